@@ -1,13 +1,14 @@
-//! Calls: two nodes answer a method; a third asks any one of them, then all.
+//! Calls: two nodes provide a method; a third calls one of them, then all.
 
 use std::time::Duration;
 
-use duly::{CallContext, Duly};
+use duly::Duly;
+use duly::call::CallContext;
 
 async fn open_node(store: &str, name: &'static str) -> duly::Result<Duly> {
     let duly = Duly::open(store).await?;
     let greet =
-        move |whom: String, _: CallContext| async move { Ok::<_, duly::Error>(format!("{name} greets {whom}")) };
+        move |user: String, _: CallContext| async move { Ok::<_, duly::Error>(format!("{name} greets {user}")) };
     duly.on_call("greet", greet).await?;
     Ok(duly)
 }
@@ -20,19 +21,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (_one, _two) = (open_node(&store, "one").await?, open_node(&store, "two").await?);
     let caller = Duly::open(&store).await?;
 
-    let said: String = caller.call("greet", &"ada").reply().await?;
-    println!("any:  {said}");
+    let greeting: String = caller.call("greet", &"ada").reply().await?;
+    println!("any:  {greeting}");
 
     let replies = caller.call("greet", &"ada").all().timeout(Duration::from_secs(2)).replies::<String>().await?;
     for reply in replies.collect().await {
         match reply.result {
-            Ok(said) => println!("all:  {said}"),
-            Err(error) => println!("all:  {error}"), // the caller is a node too, and has no such method
+            Ok(greeting) => println!("all:  {greeting}"),
+            Err(error) => println!("all:  {error}"), // the caller is a node, too, but lacks the method
         }
     }
     match caller.call("dance", &()).reply::<()>().await {
         Err(error) => println!("none: {error}"),
-        Ok(()) => unreachable!("nobody answers that"),
+        Ok(()) => unreachable!("no node has this method"),
     }
     std::fs::remove_dir_all(dir)?;
     Ok(())

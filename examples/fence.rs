@@ -1,5 +1,5 @@
-//! What to do with a fence: whatever a handler writes to refuses an older one,
-//! so that an attempt that was paused beyond its lease cannot undo the work of the next.
+//! Fences: a resource rejects writes with an older fence.
+//! An attempt that pauses beyond its lease therefore cannot overwrite the work of the next attempt.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Args for SetPrice {
     const KIND: &'static str = "set_price";
 }
 
-/// The resource: in real life a row with a `fence` column and `UPDATE .. WHERE fence < ?`.
+/// The resource; in a real program a row with a `fence` column and `UPDATE .. WHERE fence <= ?`.
 struct Price {
     cents: u64,
     fence: Fence,
@@ -46,10 +46,10 @@ async fn main() -> duly::Result<()> {
             _ => Outcome::Ack,
         })
     };
-    let tally = duly.worker().with_state(price.clone()).on(handler).drain().await?;
-    assert_eq!((tally.retried, tally.acked), (1, 1));
+    let summary = duly.worker().with_state(price.clone()).on(handler).drain().await?;
+    assert_eq!((summary.retried, summary.acked), (1, 1));
 
-    let late = price.lock().expect("not poisoned").set_cents(1, Fence(1));
-    println!("a late writer: {}", late.expect_err("is refused"));
+    let late_write = price.lock().expect("not poisoned").set_cents(1, Fence(1));
+    println!("a late writer: {}", late_write.expect_err("is refused"));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Push two jobs, run them, look at what became of them.
+//! Pushes two jobs, runs the one that is due, and prints the state of both.
 
 use std::time::Duration;
 
-use duly::{Args, Ctx, Duly};
+use duly::{Args, Ctx, Duly, PushExt};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -25,9 +25,9 @@ async fn main() -> duly::Result<()> {
     let bob = duly.push(Greet { name: "Bob".into() }.after(Duration::from_secs(3600))).await?.id();
 
     // A service calls `.run()`, which works until SIGTERM.
-    let tally = duly.worker().queue("default", 10).on(greet).drain().await?;
+    let summary = duly.worker().queue("default", 10).on(greet).drain().await?;
 
-    println!("{} done", tally.acked);
+    println!("{} done", summary.acked);
     for id in [ada, bob] {
         if let Some(record) = duly.get(id).await? {
             println!("{id} is {}", record.state);

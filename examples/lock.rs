@@ -1,4 +1,4 @@
-//! A lock and its fence: two programs add to one number in a file; the file refuses a fence that is older than its last.
+//! A lock with a fence: two programs increment a number in a file, which rejects writes with an older fence.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use duly::{Duly, Fence};
 
-/// The resource: a number, and the greatest fence that it has seen.
+/// Reads the resource: a number and the greatest fence it has seen.
 fn read_number(file: &mut File) -> io::Result<(u64, Fence)> {
     let mut text = String::new();
     file.rewind()?;
@@ -16,17 +16,18 @@ fn read_number(file: &mut File) -> io::Result<(u64, Fence)> {
     Ok((words.next().unwrap_or(0), Fence(words.next().unwrap_or(0))))
 }
 
-/// Looks and writes in one step, which the file's own lock makes of the two: who was paused between them could overwrite
-/// what another has written. To look is to have the fence seen: from then on an older holder can write no more.
+/// Reads the number and writes `next`, if any, atomically: the lock of the file prevents writes in between.
+///
+/// A read also records the fence, so an older holder cannot write any more.
 fn update_number(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     file.lock()?;
-    let (number, seen) = read_number(&mut file)?;
-    if seen > fence {
-        return Err(io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
+    let (number, last_fence) = read_number(&mut file)?;
+    if last_fence > fence {
+        return Err(io::Error::other(format!("fence {fence} is too old: another process has the lock")));
     }
     file.rewind()?;
-    // Always as long as what was there.
+    // Fixed width: overwrites the previous contents completely.
     file.write_all(format!("{:020} {:020}", next.unwrap_or(number), fence.0).as_bytes())?;
     Ok(number)
 }

@@ -1,8 +1,9 @@
-//! Middleware: a tenant on every push, and a line about every attempt.
+//! Middleware: tags every push with a tenant and prints the duration of every attempt.
 
 use std::time::Instant;
 
-use duly::{Args, AttemptFuture, Ctx, Duly, Middleware, Next, Push};
+use duly::worker::{AttemptFuture, Next};
+use duly::{Args, Ctx, Duly, Middleware, Push};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -18,7 +19,7 @@ async fn greet(job: Greet, _: Ctx) {
     println!("hello {}", job.name);
 }
 
-/// Every job is tagged with the tenant for whom it was pushed.
+/// Tags every job with its tenant.
 struct TenantTag(&'static str);
 
 impl Middleware for TenantTag {
@@ -27,16 +28,16 @@ impl Middleware for TenantTag {
     }
 }
 
-/// Every attempt is timed.
+/// Prints the duration of every attempt.
 struct AttemptTimer;
 
 impl Middleware for AttemptTimer {
     fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
         Box::pin(async move {
-            let began = Instant::now();
-            let ended = next.run(ctx).await;
-            println!("{} for {}: {ended:?} after {:?}", ctx.job().kind, ctx.job().tags.join(" "), began.elapsed());
-            ended
+            let started = Instant::now();
+            let report = next.run(ctx).await;
+            println!("{} for {}: {report:?} after {:?}", ctx.job().kind, ctx.job().tags.join(" "), started.elapsed());
+            report
         })
     }
 }
@@ -45,7 +46,7 @@ impl Middleware for AttemptTimer {
 async fn main() -> duly::Result<()> {
     let duly = Duly::builder(":memory:").middleware(TenantTag("acme")).middleware(AttemptTimer).open().await?;
     duly.push(Greet { name: "Ada".into() }).await?;
-    let tally = duly.worker().on(greet).drain().await?;
-    assert_eq!(tally.acked, 1);
+    let summary = duly.worker().on(greet).drain().await?;
+    assert_eq!(summary.acked, 1);
     Ok(())
 }

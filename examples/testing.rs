@@ -1,8 +1,8 @@
-//! Testing your own jobs: a store in memory, a clock that you move, a worker that runs until nothing is left.
+//! Tests of your own jobs: a store in memory, a manual clock, and a worker that drains the queue.
 
 use std::time::Duration;
 
-use duly::{Args, Clock, Ctx, Duly, Retry, State};
+use duly::{Args, Clock, Ctx, Duly, PushExt, Retry, State};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -14,7 +14,7 @@ impl Args for Remind {
     const KIND: &'static str = "remind";
 }
 
-/// Fails at its first attempt.
+/// Fails on its first attempt.
 async fn remind(job: Remind, ctx: Ctx) -> Result<(), String> {
     match ctx.attempt() {
         1 => Err(format!("no answer from the mail server for user {}", job.user)),

@@ -1,21 +1,21 @@
-//! Whether to wait a moment for more company before a costly step that many can share.
+//! Decides whether to wait briefly for more work before an expensive operation that a batch can share.
 //!
-//! Worth it where things come in waves; lost time where they come alone.
-//! So it is tried, and after it brought nobody it is tried again only now and then.
+//! Waiting pays off if work arrives in bursts, and only costs time if it arrives singly.
+//! After a wait without arrivals, [`AdaptiveWait`] skips a growing number of opportunities before it waits again.
 
-/// Most chances that are passed over before the next try.
+/// Maximum opportunities skipped before the next wait.
 const SKIPS_MAX: u32 = 31;
 
-/// Learns whether waiting for company is worth it.
+/// Learns from past waits whether waiting pays off.
 #[derive(Debug, Default)]
 pub(crate) struct AdaptiveWait {
-    /// How many chances to pass over; doubles while tries bring nobody.
+    /// Opportunities to skip after a wait without arrivals; doubles each time.
     skips: u32,
     skips_left: u32,
 }
 
 impl AdaptiveWait {
-    /// Whether to wait this time.
+    /// Returns whether to wait this time.
     pub(crate) fn should_wait(&mut self) -> bool {
         if self.skips_left == 0 {
             return true;
@@ -24,9 +24,9 @@ impl AdaptiveWait {
         false
     }
 
-    /// How many came while it was waited for them.
-    pub(crate) fn record_arrivals(&mut self, came: usize) {
-        self.skips = if came == 0 { (self.skips * 2 + 1).min(SKIPS_MAX) } else { 0 };
+    /// Records how many items arrived during a wait.
+    pub(crate) fn record_arrivals(&mut self, arrivals: usize) {
+        self.skips = if arrivals == 0 { (self.skips * 2 + 1).min(SKIPS_MAX) } else { 0 };
         self.skips_left = self.skips;
     }
 }
@@ -37,12 +37,11 @@ mod tests {
 
     #[test]
     fn wait_backs_off_after_misses_and_resumes_after_arrivals() {
-        let mut patience = AdaptiveWait::default();
-        let tries =
-            (0..1_000).filter(|_| patience.should_wait().then(|| patience.record_arrivals(0)).is_some()).count();
-        assert!((30..=40).contains(&tries), "{tries}");
-        while !patience.should_wait() {}
-        patience.record_arrivals(3);
-        assert!(patience.should_wait() && patience.should_wait());
+        let mut wait = AdaptiveWait::default();
+        let waits = (0..1_000).filter(|_| wait.should_wait().then(|| wait.record_arrivals(0)).is_some()).count();
+        assert!((30..=40).contains(&waits), "{waits}");
+        while !wait.should_wait() {}
+        wait.record_arrivals(3);
+        assert!(wait.should_wait() && wait.should_wait());
     }
 }

@@ -1,4 +1,4 @@
-//! The door: everything a program does with duly goes through here. Checks input, calls the store.
+//! The client: everything a program does with duly goes through [`Duly`]. It checks input and calls the store.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub struct Duly {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Arc<StoreOptions>,
     pub(crate) url: Arc<str>,
-    /// This process in the hall, once it takes part there.
+    /// This process as a peer, once it takes part in calls, locks or waits.
     pub(crate) peers: Arc<OnceLock<Arc<Peers>>>,
     pub(crate) middleware: Arc<Layers>,
-    /// What attempts of this process came to, until the store is told.
+    /// Statistics by kind of this process that are not yet in the store.
     pub(crate) kind_stats: Arc<KindStatsBuffer>,
 }
 
-/// Options for [`Duly::open`] that are easier written in code than in a URL.
+/// Options for [`Duly::open`] in code instead of in the URL.
 #[must_use = "call `open`"]
 #[derive(Clone)]
 pub struct Builder {
@@ -46,59 +46,60 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What an acknowledged push survives.
+    /// Sets which failures an acknowledged push survives.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
     }
 
-    /// How long a node's hold lasts without a beat (default 3 s).
+    /// Sets how long a node keeps its jobs without a heartbeat (default 3 s).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
     }
 
-    /// How long done jobs stay in the store (default 24 h); zero forgets them at once.
+    /// Sets how long done jobs are kept (default 24 h); zero deletes them immediately.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.options.keep = keep;
         self
     }
 
-    /// How long dead jobs stay in the store (default 90 days).
+    /// Sets how long dead jobs are kept (default 90 days).
     pub fn keep_dead(mut self, keep: Duration) -> Self {
         self.options.keep_dead = keep;
         self
     }
 
-    /// How long ids of gone jobs are remembered, at least (default 10 minutes).
+    /// Sets how long ids of gone jobs are remembered at least (default 10 minutes).
     pub fn remember_ids(mut self, remember: Duration) -> Self {
         self.options.remember = remember;
         self
     }
 
-    /// Whether what happens through this handle is counted minute by minute (default true).
+    /// Sets whether this handle keeps statistics by minute (default true).
     pub fn history(mut self, history: bool) -> Self {
         self.options.history = history;
         self
     }
 
-    /// A secret that all nodes share (at least 32 bytes): every message between nodes is signed with it, and others are refused.
+    /// Sets a secret of at least 32 bytes that all nodes share. Nodes sign every message with it and reject others.
     ///
-    /// To change it, give a second one: the first signs, all of them check. First every node learns the new one as its
-    /// second, then as its first, then forgets the old one.
+    /// To rotate it, call this twice: the first key signs, all of them verify. Deploy the new key to every node as the
+    /// second
+    /// key, then as the first, then remove the old one.
     pub fn cluster_key(mut self, key: impl Into<String>) -> Self {
         self.options.cluster_keys.push(key.into());
         self
     }
 
-    /// Another clock: a test moves time itself with [`Clock::manual`].
+    /// Sets another clock: a test controls time with [`Clock::manual`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.options.clock = clock;
         self
     }
 
-    /// Something to be done before and after every push, and around every attempt of this program.
-    /// The first that is given is the outermost.
+    /// Adds a middleware that runs before and after every push, and around every attempt of this program.
+    /// The first one added is the outermost.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.middleware.push(Arc::new(middleware));
         self
@@ -106,7 +107,7 @@ impl Builder {
 
     /// Opens the store.
     pub async fn open(self) -> Result<Duly> {
-        // Before anything is opened: a wrong key is a mistake of the caller.
+        // Checked before anything is opened, because an invalid key is the caller's mistake.
         ClusterKeys::new(&self.options.cluster_keys)?;
         crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
@@ -117,47 +118,47 @@ impl Builder {
 }
 
 impl Duly {
-    /// Opens a store: the path of a file (made if it is not there), `:memory:`, or with the feature `redis` the URL of a
-    /// server, such as `redis://host`, `redis+sentinel://s1,s2,s3/mymaster` or `redis+cluster://a,b,c`.
+    /// Opens a store: the path of a file, which is created if missing, or `:memory:`, or with the feature `redis` a
+    /// server URL such as `redis://host`, `redis+sentinel://s1,s2,s3/mymaster` or `redis+cluster://a,b,c`.
     ///
     /// Options may follow in the URL: `duly.db?durability=second&lease=5s&keep=1h`.
     pub async fn open(url: impl Into<String>) -> Result<Duly> {
         Duly::builder(url).open().await
     }
 
-    /// Options for opening a store, in code.
+    /// Returns a builder that opens a store with options.
     pub fn builder(url: impl Into<String>) -> Builder {
         Builder { url: url.into(), options: StoreOptions::default(), middleware: Vec::new() }
     }
 
-    /// Pushes one job. Once this answers, the job is kept.
+    /// Pushes one job. Once this returns, the job is stored durably.
     pub async fn push(&self, job: impl Into<Push>) -> Result<PushResult> {
         let mut pushed = self.push_all([job]).await?;
-        pushed.pop().ok_or_else(|| Error::store("push", "the store gave no answer"))
+        pushed.pop().ok_or_else(|| Error::store("push", "the store returned no result"))
     }
 
-    /// Pushes many jobs in one step, each into its own queue at its own time: all or none per queue.
+    /// Pushes many jobs in one operation, each into its own queue with its own due time: all or none per queue.
     ///
-    /// Answers in the order of the jobs.
+    /// Returns results in the order of the jobs.
     ///
-    /// With several queues on a server some may have got theirs when another fails: the error is then
-    /// [`Unknown`](Error::Unknown), and pushing all again with the same ids pushes what is missing.
+    /// On a server, a push to several queues can fail after some of them succeeded. The error is then
+    /// [`Unknown`](Error::Unknown); pushing all jobs again with the same ids pushes only the missing ones.
     pub async fn push_all<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<PushResult>> {
         let jobs = self.prepare_jobs(jobs)?;
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let pushing = PushMetrics::for_jobs(&jobs);
+        let metrics = PushMetrics::for_jobs(&jobs);
         let pushed = self.store.push(jobs).await?;
-        pushing.record(&pushed);
+        metrics.record(&pushed);
         self.middleware.iter().for_each(|layer| layer.after_push(&pushed));
         Ok(pushed)
     }
 
     /// Pushes jobs inside your own SQLite transaction on the store's file.
     ///
-    /// They are there if, and only if, you commit. Call [`AfterCommit::wake`](crate::AfterCommit::wake) then.
-    /// The durability is that of your connection. Do not await anything of duly's while the transaction is open:
+    /// The jobs exist if, and only if, you commit. Call [`AfterCommit::wake`](crate::AfterCommit::wake) afterwards.
+    /// Your connection determines the durability. Do not await other duly calls while the transaction is open:
     /// it holds the file's write lock.
     #[cfg(feature = "sqlite")]
     pub fn push_in<P: Into<Push>>(
@@ -168,49 +169,49 @@ impl Duly {
         let jobs = self.prepare_jobs(jobs)?;
         match store::StoreUrl::parse(&self.url)?.file() {
             Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, self.options.history, &jobs),
-            None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
+            None => Err(Error::invalid("store", "is not a file; push_in needs a file that both connections open")),
         }
     }
 
-    /// The store behind the door: for tests of the contract, not for programs.
+    /// Returns the store, for tests of the contract, not for programs.
     #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
     }
 
-    /// A worker on this store, to be given queues and handlers.
+    /// Returns a new worker on this store; add queues and handlers to it.
     pub fn worker(&self) -> Worker {
         Worker::new(self.clone())
     }
 
-    /// A named lock, to be taken with [`Lock::acquire`] or [`Lock::try_acquire`].
+    /// Returns a named lock, to acquire with [`Lock::acquire`] or [`Lock::try_acquire`].
     ///
-    /// **Hand its fence to whatever it protects**: a holder that was paused for too long does not know that it has lost it.
+    /// **Pass its fence to the resource it protects**: a holder that was paused for too long may have lost the lock.
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(self.clone(), name.into())
     }
 
-    /// A page of all locks that are held, by name.
+    /// Returns a page of all held locks, by name.
     pub async fn locks(&self, cursor: Option<&str>) -> Result<LockPage> {
         self.store.locks(None, cursor).await
     }
 
-    /// Ends all holds of a lock, whoever has them: their guards learn that it is lost. Answers how many there were.
+    /// Ends all holds of a lock; their guards report it as lost. Returns how many holds there were.
     pub async fn break_lock(&self, name: &str) -> Result<u64> {
         check_text("lock", name, LOCK_NAME_BYTES_MAX)?;
         self.store.break_lock(name).await
     }
 
-    /// Calls a method on other nodes: any one that answers it, unless the call says otherwise.
+    /// Calls a method on another node: on any node that offers it, unless the call selects one.
     pub fn call(&self, method: impl Into<String>, args: &impl Serialize) -> Call {
         Call::new(self.clone(), method.into(), args)
     }
 
-    /// Answers calls of this method from now on, by this function.
+    /// Registers a handler for calls of this method.
     ///
-    /// Only methods that are registered so can be called, beside duly's own (`duly.ping` and others).
-    /// It runs on the runtime from which it was registered; a panic of it is an error of its caller.
+    /// Other nodes can call only registered methods and duly's own (`duly.ping` and others).
+    /// The handler runs on the runtime from which it was registered; if it panics, the caller gets an error.
     pub fn on_call<A, F, Fut, R, E>(&self, method: impl Into<String>, handler: F) -> MethodRegistration
     where
         A: DeserializeOwned + Send + 'static,
@@ -226,81 +227,80 @@ impl Duly {
         )
     }
 
-    /// Answers calls of this method no longer. Answers whether it was answered before.
+    /// Removes the handler of this method. Returns whether there was one.
     pub async fn remove_call(&self, method: &str) -> Result<bool> {
-        let hall = self.peers()?;
-        let removed = hall.remove_method(method);
+        let peers = self.peers()?;
+        let removed = peers.remove_method(method);
         if removed {
-            hall.announce().await?;
+            peers.announce().await?;
         }
         Ok(removed)
     }
 
-    /// Holds a connection (of a browser, a device) under this name: calls for it come here until it is dropped.
+    /// Holds a connection (of a browser, a device) under this name: calls for it come here until the value is dropped.
     pub async fn hold_connection(&self, connection: impl Into<String>) -> Result<HeldConnection> {
         let connection = connection.into();
         check_text("connection", &connection, CONNECTION_BYTES_MAX)?;
         self.peers()?.hold_connection(connection).await
     }
 
-    /// Who this process is to other nodes; its first worker goes by the same identity.
+    /// Returns the identity of this process for other nodes; its first worker uses the same one.
     pub fn node_id(&self) -> Result<NodeId> {
         Ok(self.peers()?.node_id())
     }
 
-    /// This process in the hall; its thread is started when it is first needed.
+    /// Returns this process as a peer; starts its thread on first use.
     pub(crate) fn peers(&self) -> Result<Arc<Peers>> {
-        if let Some(hall) = self.peers.get() {
-            return Ok(hall.clone());
+        if let Some(peers) = self.peers.get() {
+            return Ok(peers.clone());
         }
         let (options, store) = (&self.options, self.store.clone());
         let keys = ClusterKeys::new(&options.cluster_keys)?;
-        let hall = Peers::start(store, options.lease, options.clock.clone(), keys)?;
-        // Of two that start one at the same time the first wins; the other's thread ends.
-        Ok(self.peers.get_or_init(|| hall).clone())
+        let peers = Peers::start(store, options.lease, options.clock.clone(), keys)?;
+        // If two callers start a thread at the same time, the first one wins; the other thread ends.
+        Ok(self.peers.get_or_init(|| peers).clone())
     }
 
-    /// Tells a running job to stop, wherever it runs: it ends dead with the error `cancelled`, and is not retried.
+    /// Cancels a running job on any node: it ends dead with the error `cancelled` and is not retried.
     ///
-    /// Its handler learns of it at once ([`Ctx::cancelled`](crate::Ctx::cancelled)) and has a few seconds to end by itself.
+    /// Its handler is notified immediately ([`Ctx::cancelled`](crate::Ctx::cancelled)) and has a few seconds to end.
     pub async fn cancel(&self, id: JobId) -> Result<()> {
         let record = self.get(id).await?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?;
         let Some(node) = record.node.filter(|_| record.state == State::Running) else {
-            return Err(Error::Conflict(format!("job {id} is {}, not running: remove it instead", record.state)));
+            return Err(Error::Conflict(format!("job {id} is {}, not running; remove it instead", record.state)));
         };
-        let ended = || Error::Conflict(format!("job {id} has just ended on node {node}"));
+        let ended = || Error::Conflict(format!("job {id} has just ended on node {node}; nothing to cancel"));
         match self.call("duly.cancel", &serde_json::json!({ "id": id })).node(node).reply::<bool>().await {
             Ok(true) => Ok(()),
             Ok(false) => Err(ended()),
             Err(Error::NotFound { .. }) => Err(Error::Conflict(format!(
-                "node {node}, which runs job {id}, does not listen: if it is dead, the job starts elsewhere soon; cancel it there"
+                "node {node}, which runs job {id}, does not listen; if it is dead, the job soon starts on another node: cancel it again then"
             ))),
             Err(error) => Err(error),
         }
     }
 
-    /// One job with all that is known of it.
+    /// Returns one job with its failures, progress, log and result.
     pub async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         self.store.get(id).await
     }
 
-    /// Waits until a job is done or dead, and answers it as it is then; `None` if it is not in the store (any more):
+    /// Waits until a job is done or dead, and returns it. Returns `None` if the job is not in the store or no longer:
     /// it was removed, or is done and not kept.
     ///
-    /// Waiting costs the store nothing: it tells when jobs end, once for all who wait in this process. Only where the
-    /// format belongs to others (Sidekiq's keys, Redis in Action's) is every job that is waited for looked at, every 250 ms
-    /// or less often.
-    /// To wait for a limited time, put a `tokio::time::timeout` around it.
+    /// Waiting costs the store nothing: it notifies this process of completed jobs, once for all callers that wait.
+    /// On stores that use another system's keys, the process polls each awaited job every 250 ms or less often.
+    /// To limit the time, use `tokio::time::timeout`.
     pub async fn wait(&self, id: JobId) -> Result<Option<JobRecord>> {
         self.peers()?.wait_for_completion(id).await
     }
 
-    /// A page of jobs.
+    /// Returns a page of jobs.
     pub async fn list(&self, filter: Filter) -> Result<JobPage> {
         self.store.list(self.resolve_filter(&filter)?).await
     }
 
-    /// A filter, checked, with its moments fixed.
+    /// Checks a filter and resolves its relative times.
     pub(crate) fn resolve_filter(&self, filter: &Filter) -> Result<Filter> {
         if let Some(queue) = &filter.queue {
             check_name("queue", queue)?;
@@ -324,20 +324,20 @@ impl Duly {
         self.store.set_capacity(queue, capacity).await
     }
 
-    /// What has happened in the last minutes, minute by minute and queue by queue.
-    pub async fn history(&self, ask: HistoryQuery) -> Result<History> {
-        if let Some(queue) = &ask.queue {
+    /// Returns the statistics of the last minutes, by minute and queue.
+    pub async fn history(&self, query: HistoryQuery) -> Result<History> {
+        if let Some(queue) = &query.queue {
             check_name("queue", queue)?;
         }
-        self.store.history(ask).await
+        self.store.history(query).await
     }
 
-    /// What has ever happened in each queue, by name: only grows. Rates are differences of it.
+    /// Returns the counters of each queue since the store was created, by name. They never decrease.
     pub async fn totals(&self) -> Result<Vec<(String, StatCounters)>> {
         self.store.queue_totals().await
     }
 
-    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    /// Returns the dead jobs of one queue, or of all, grouped by kind and error, the largest groups first.
     pub async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
         if let Some(queue) = queue {
             check_name("queue", queue)?;
@@ -350,57 +350,57 @@ impl Duly {
         check_change(id, self.store.remove(id).await?)
     }
 
-    /// Gives a job that is not running a new due moment. A dead one starts over, with its history kept.
+    /// Gives a job that is not running a new due time. A dead job starts over and keeps its history.
     pub async fn reschedule(&self, id: JobId, due: Due) -> Result<()> {
         due.check()?;
         check_change(id, self.store.reschedule(id, due).await?)
     }
 
-    /// How many jobs are in which state, by queue.
+    /// Returns the number of jobs in each state, by queue.
     pub async fn counts(&self) -> Result<Vec<QueueCounts>> {
         self.store.counts().await
     }
 
-    /// Stops claiming from a queue; running jobs go on. Answers whether it was running before.
+    /// Pauses a queue: nothing is claimed from it, and running jobs continue. Returns whether this changed anything.
     pub async fn pause_queue(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
         self.store.set_paused(queue, true).await
     }
 
-    /// Starts claiming from a queue again. Answers whether it was paused before.
+    /// Resumes a queue. Returns whether it was paused.
     pub async fn resume_queue(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
         self.store.set_paused(queue, false).await
     }
 
-    /// All nodes the store knows.
+    /// Returns all registered nodes.
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.store.nodes().await
     }
 
-    /// What the store says about itself: durability, versions, sizes, warnings.
+    /// Returns the store's report on itself: durability, versions, sizes, warnings.
     pub async fn health(&self) -> Result<Health> {
         self.store.health().await
     }
 
-    /// The store's time, as far as is known without asking.
+    /// Returns the store's time as far as it is known without a request.
     #[must_use]
     pub fn now(&self) -> std::time::SystemTime {
         self.store.now()
     }
 
-    /// Where the store is, for people: without passwords.
+    /// Returns the store's address for people, without passwords.
     #[must_use]
     pub fn display_url(&self) -> String {
         store::display_url(&self.url, &self.options)
     }
 
-    /// Checks jobs and fills in what they leave open.
+    /// Checks jobs and fills in defaults.
     fn prepare_jobs<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
-        let mut admitted = Vec::new();
+        let mut prepared = Vec::new();
         let mut bytes = 0;
         for job in jobs {
-            if admitted.len() == PUSH_MAX {
+            if prepared.len() == PUSH_MAX {
                 return Err(Error::invalid("jobs", format!("at most {PUSH_MAX} in one push; push them in parts")));
             }
             let mut job: Push = job.into();
@@ -420,9 +420,9 @@ impl Duly {
                 ));
             }
             job.keep = Some(job.keep.unwrap_or(self.options.keep));
-            admitted.push(job);
+            prepared.push(job);
         }
-        Ok(admitted)
+        Ok(prepared)
     }
 }
 
@@ -433,17 +433,17 @@ impl std::fmt::Debug for Duly {
     }
 }
 
-fn check_change(id: JobId, moved: ChangeResult) -> Result<()> {
-    match moved {
+fn check_change(id: JobId, result: ChangeResult) -> Result<()> {
+    match result {
         ChangeResult::Applied => Ok(()),
         ChangeResult::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }),
-        ChangeResult::Running => Err(Error::Conflict(format!("job {id} is running: wait until its attempt has ended"))),
+        ChangeResult::Running => Err(Error::Conflict(format!("job {id} is running; wait until its attempt has ended"))),
         ChangeResult::Moving => Err(Error::Conflict(format!(
-            "the queue of job {id} is moving to another store: let that end, then look for the job there"
+            "the queue of job {id} is moving to another store; wait until that is complete, then look for the job there"
         ))),
-        ChangeResult::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
+        ChangeResult::Changed => Err(Error::Conflict(format!("job {id} has just changed its state; read it again"))),
         ChangeResult::Unreadable => Err(Error::Conflict(format!(
-            "job {id} is not as it was written: what it was meant to be nobody knows; push it anew, and remove this one"
+            "job {id} is corrupted (checksum mismatch); push it again and remove this one"
         ))),
         ChangeResult::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
@@ -464,8 +464,8 @@ mod tests {
         let id = JobId::from_name("invoice:7");
         let push = async || duly.push(Push::new("mail", "{}").id(id)).await;
         faulty.inject("push", InjectedFault::LoseReply, 1);
-        assert_eq!(push().await.expect_err("the answer is lost").code(), "unknown");
-        assert_eq!(push().await.expect("answers"), PushResult::Existing(id));
+        assert_eq!(push().await.expect_err("the reply is lost").code(), "unknown");
+        assert_eq!(push().await.expect("pushes"), PushResult::Existing(id));
         let counts = duly.counts().await.expect("counts");
         assert_eq!(counts.iter().map(|queue| queue.ready).sum::<u64>(), 1);
     }

@@ -1,4 +1,4 @@
-//! The only file that reads a clock.
+//! The clock: no other file reads the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,56 +6,56 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 
-/// Microseconds: since 1970 for moments, since the start of the machine for beats.
+/// Microseconds: since 1970 for points in time, since boot for heartbeats.
 pub(crate) type Micros = i64;
 
-/// Where "now" comes from: the machine, or a test that moves the time itself.
+/// The source of the current time: the system clock, or a manual clock that a test advances.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// Microseconds since 1970 that the test has set; `None` is the machine's clock.
+    /// Microseconds since 1970, set by the test; `None` means the system clock.
     manual: Option<Arc<AtomicI64>>,
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// Returns the system clock.
     #[must_use]
     pub fn system() -> Self {
         Clock::default()
     }
 
-    /// A clock that stands at 2030-01-01 until [`Clock::advance`] moves it. Clones share the time.
+    /// Returns a clock that stays at 2030-01-01 until [`Clock::advance`] is called. Clones share the time.
     #[must_use]
     pub fn manual() -> Self {
         const START: Micros = 1_893_456_000_000_000;
         Clock { manual: Some(Arc::new(AtomicI64::new(START))) }
     }
 
-    /// Moves a manual clock on. The machine's clock cannot be moved: there it does nothing.
+    /// Advances a manual clock. Does nothing on the system clock.
     pub fn advance(&self, by: Duration) {
         if let Some(now) = &self.manual {
             now.fetch_add(micros(by), Ordering::SeqCst);
         }
     }
 
-    /// The present moment.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         from_micros(self.now_micros())
     }
 
-    /// Whether a test moves this clock.
+    /// Returns whether this is a manual clock.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         self.manual.is_some()
     }
 
-    /// Returns the time since an arbitrary point. It never steps, and includes the time for which the machine was suspended.
+    /// Returns the time since an arbitrary point. It is monotonic and includes the time the machine was suspended.
     #[must_use]
     pub fn monotonic(&self) -> Duration {
         Duration::from_micros(self.since_boot().unsigned_abs())
     }
 
-    /// Microseconds since 1970.
+    /// Returns the microseconds since 1970.
     pub(crate) fn now_micros(&self) -> Micros {
         match &self.manual {
             Some(now) => now.load(Ordering::SeqCst),
@@ -63,8 +63,8 @@ impl Clock {
         }
     }
 
-    /// Microseconds on a clock that never steps and goes on while the machine sleeps:
-    /// the one to compare beats of processes on one machine by.
+    /// Returns microseconds on a monotonic clock that also counts while the machine is suspended.
+    /// Processes on one machine compare heartbeats by it.
     pub(crate) fn since_boot(&self) -> Micros {
         match &self.manual {
             Some(now) => now.load(Ordering::SeqCst),
@@ -83,42 +83,42 @@ fn boot_micros() -> Micros {
 fn boot_micros() -> Micros {
     use std::sync::OnceLock;
     use std::time::Instant;
-    // Only comparable within one process: elsewhere a dead process is told by its file lock alone.
+    // Only comparable within one process. On these platforms, only its file lock shows whether another process is dead.
     static START: OnceLock<Instant> = OnceLock::new();
     micros(START.get_or_init(Instant::now).elapsed())
 }
 
-/// The present moment for timers: never steps, cannot be moved by a test.
+/// Returns the current time for timers. It is monotonic and not affected by a manual clock.
 pub(crate) fn monotonic_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// A duration in microseconds, at most a few hundred thousand years.
+/// Converts a duration to microseconds, capped at about 73,000 years.
 pub(crate) fn micros(time: Duration) -> Micros {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
 }
 
-/// A moment as microseconds since 1970; before 1970 is negative.
-pub(crate) fn to_micros(moment: SystemTime) -> Micros {
-    match moment.duration_since(UNIX_EPOCH) {
+/// Converts a point in time to microseconds since 1970; earlier times are negative.
+pub(crate) fn to_micros(time: SystemTime) -> Micros {
+    match time.duration_since(UNIX_EPOCH) {
         Ok(since) => micros(since),
         Err(before) => -micros(before.duration()),
     }
 }
 
-/// The moment so many microseconds after 1970.
-pub(crate) fn from_micros(at: Micros) -> SystemTime {
-    let distance = Duration::from_micros(at.unsigned_abs());
-    let moment = if at < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
-    moment.unwrap_or(UNIX_EPOCH)
+/// Converts microseconds since 1970 to a point in time.
+pub(crate) fn from_micros(micros: Micros) -> SystemTime {
+    let distance = Duration::from_micros(micros.unsigned_abs());
+    let time = if micros < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
+    time.unwrap_or(UNIX_EPOCH)
 }
 
-pub(crate) fn as_micros<S: Serializer>(moment: &SystemTime, s: S) -> Result<S::Ok, S::Error> {
-    to_micros(*moment).serialize(s)
+pub(crate) fn as_micros<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    to_micros(*time).serialize(serializer)
 }
 
-pub(crate) fn as_micros_option<S: Serializer>(moment: &Option<SystemTime>, s: S) -> Result<S::Ok, S::Error> {
-    moment.map(to_micros).serialize(s)
+pub(crate) fn as_micros_option<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(to_micros).serialize(serializer)
 }
 
 #[cfg(test)]
@@ -136,8 +136,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn moments_survive_the_way_to_micros_and_back(at in -1_000_000_000_000_000i64..4_000_000_000_000_000) {
-            prop_assert_eq!(to_micros(from_micros(at)), at);
+        fn time_survives_conversion_to_micros_and_back(micros in -1_000_000_000_000_000i64..4_000_000_000_000_000) {
+            prop_assert_eq!(to_micros(from_micros(micros)), micros);
         }
 
         #[test]

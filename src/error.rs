@@ -1,116 +1,116 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! Errors, grouped by the reaction they call for.
 
-/// The one thing asked of a store that has an id to be repeated with.
+/// The store operation that is safe to repeat, with the same job id.
 const PUSH_OP: &str = "push";
 
-/// The result of everything that can fail in duly.
+/// The result of every fallible operation of duly.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of another crate, kept only as a cause: its type is not part of duly's interface.
+/// An error of another crate, exposed only as a source: its type is not part of duly's API.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What can go wrong, sorted by what the caller can do about it.
+/// An error. The variants differ in the reaction they call for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store refused or could not be reached, and nothing was changed: try again later.
+    /// The store refused the request or could not be reached. Nothing was changed; try again later.
     #[error("{op}: {reason}")]
     Store {
-        /// What was asked of the store.
+        /// The store operation.
         op: &'static str,
-        /// What the store said, and what to do about it where that is known.
+        /// The failure and, if known, the remedy.
         reason: String,
-        /// The store's own error.
+        /// The underlying error.
         #[source]
         source: Option<BoxError>,
     },
 
-    /// The request was sent and its answer lost: it may or may not have been carried out.
+    /// The request was sent but its outcome is unknown: it may or may not have been applied.
     /// Safe to repeat with the same job id.
-    #[error("{op}: sent, but nobody knows whether it was carried out{}; {}", cause_suffix(source), repeat_advice(op))]
+    #[error("{op}: outcome unknown: {}; {}", format_cause(source), repeat_advice(op))]
     Unknown {
-        /// What was asked of the store.
+        /// The store operation.
         op: &'static str,
-        /// Why the answer is missing.
+        /// Why no reply arrived.
         #[source]
         source: Option<BoxError>,
     },
 
-    /// The job is no longer held by this node: another one has it, and nothing was recorded.
-    #[error("the lease on job {0} was lost: another node has it now")]
+    /// This node no longer holds the job: another node has it. Nothing was recorded.
+    #[error("lost the lease on job {0}: another node has it now")]
     LeaseLost(crate::JobId),
 
-    /// There is no such thing in the store.
+    /// The store has no such item.
     #[error("no {what} {name} in the store")]
     NotFound {
-        /// What kind of thing was looked for.
+        /// The type of the missing item.
         what: &'static str,
         /// Its name or id.
         name: String,
     },
 
-    /// It exists, but is in a state that does not allow this.
+    /// The item exists, but its state does not allow the operation.
     #[error("{0}")]
     Conflict(String),
 
-    /// The caller's input is wrong: repeating it will not help.
+    /// The input is invalid. Repeating the same call does not help.
     #[error("{field}: {reason}")]
     Invalid {
-        /// The part of the input that is wrong.
+        /// The invalid part of the input.
         field: &'static str,
-        /// What is wrong with it and what would be right.
+        /// The problem, with valid alternatives.
         reason: String,
     },
 
-    /// The queue is full: nothing was pushed into it. Try again once there is room, or raise the capacity.
-    #[error("queue {queue} is full: at most {capacity} may be unfinished in it; nothing was pushed into it")]
+    /// The queue is full and nothing was pushed. Try again once there is room, or raise its capacity.
+    #[error("queue {queue} is full: at most {capacity} may be unfinished; nothing was pushed into it")]
     Full {
         /// The queue.
         queue: String,
-        /// How much may be in it.
+        /// Its capacity.
         capacity: crate::store::Capacity,
     },
 
-    /// The method of another node has failed, or was too busy to be run.
+    /// A method called on another node failed, or the node was too busy to run it.
     #[error("{method} on node {node}: {reason}")]
     Remote {
-        /// What was called.
+        /// The called method.
         method: String,
-        /// Who was called.
+        /// The called node.
         node: crate::NodeId,
-        /// What it said.
+        /// The error it returned.
         reason: String,
     },
 
-    /// It took longer than allowed. What only waits has changed nothing; a call may have been carried out.
+    /// The operation took too long. A wait has changed nothing; a call may have been executed.
     #[error("{op}: timed out; {reason}")]
     Timeout {
-        /// What was asked.
+        /// The operation.
         op: &'static str,
-        /// What was waited for.
+        /// The awaited event.
         reason: String,
     },
 
-    /// This store keeps its state in a format that has no place for it: use another store, or do without.
+    /// The store's format does not support this. Use another store, or do without the feature.
     #[error("this store cannot {what}; a SQLite file, Redis and Valkey can")]
     Unsupported {
-        /// What was asked of the store.
+        /// The unsupported operation.
         what: &'static str,
     },
 }
 
-/// The cause as a part of a sentence, where there is one.
-fn cause_suffix(source: &Option<BoxError>) -> String {
-    source.as_ref().map_or(String::new(), |source| format!(": {source}"))
+/// Formats the cause of an unknown outcome.
+fn format_cause(source: &Option<BoxError>) -> String {
+    source.as_ref().map_or("the request was sent but no reply arrived".to_owned(), ToString::to_string)
 }
 
-/// What to do about an outcome that nobody knows.
+/// Returns the advice for an unknown outcome.
 fn repeat_advice(op: &str) -> &'static str {
-    if op == PUSH_OP { "repeat it with the same id" } else { "look before you repeat it" }
+    if op == PUSH_OP { "safe to repeat with the same id" } else { "check the state before you repeat it" }
 }
 
 impl Error {
-    /// One stable word per variant, for logs, metrics, HTTP and the command line.
+    /// Returns one stable word per variant, for logs, metrics, HTTP and the command line.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -127,13 +127,13 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without any change by the caller.
+    /// Returns whether the same call may succeed later without a change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. } | Error::Full { .. })
     }
 
-    /// The same of something of which a part may have been carried out before.
+    /// Converts a store error to [`Error::Unknown`], for operations that may have been partially applied.
     #[cfg(feature = "redis")]
     pub(crate) fn into_unknown(self) -> Self {
         match self {
@@ -162,12 +162,14 @@ mod tests {
 
     #[test]
     fn unknown_error_names_cause_and_advice() {
-        let told = |op, source: Option<&str>| Error::Unknown { op, source: source.map(Into::into) }.to_string();
+        let message = |op, source: Option<&str>| Error::Unknown { op, source: source.map(Into::into) }.to_string();
         assert_eq!(
-            told("push", Some("0 of 1 replicas")),
-            "push: sent, but nobody knows whether it was carried out: 0 of 1 replicas; repeat it with the same id"
+            message("push", Some("0 of 1 replicas")),
+            "push: outcome unknown: 0 of 1 replicas; safe to repeat with the same id"
         );
-        let told = told("pause", None);
-        assert_eq!(told, "pause: sent, but nobody knows whether it was carried out; look before you repeat it");
+        assert_eq!(
+            message("pause", None),
+            "pause: outcome unknown: the request was sent but no reply arrived; check the state before you repeat it"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Every metric, in one list. Whoever installs a recorder of the `metrics` crate gets them; without one they cost almost nothing.
+//! All metrics, in one list. They are recorded through the `metrics` crate, and cost almost nothing without a recorder.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use metrics::{Histogram, Unit, counter, histogram};
 use crate::job::push::{Push, PushResult};
 use crate::job::{Job, Outcome};
 
-/// What kind of number a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only increases.
     Counter,
-    /// Many values, of which shares are asked for.
+    /// A distribution of values.
     Histogram,
 }
 
-/// One metric.
+/// The description of one metric.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What kind of number it is.
+    /// The type.
     pub kind: MetricKind,
-    /// Its labels.
+    /// The label names.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// The measured quantity.
     pub description: &'static str,
 }
 
@@ -42,39 +42,41 @@ const fn seconds_metric(name: &'static str, labels: &'static [&'static str], des
 const PUSHED: &str = "duly_jobs_pushed_total";
 const CLAIMED: &str = "duly_jobs_claimed_total";
 const SETTLED: &str = "duly_jobs_settled_total";
-const OUTCOMES_REJECTED: &str = "duly_jobs_lost_total";
+const OUTCOMES_REJECTED: &str = "duly_outcomes_rejected_total";
 const TAKEN_BACK: &str = "duly_jobs_taken_back_total";
 const LATENESS: &str = "duly_job_lateness_seconds";
-const ATTEMPT_DURATION: &str = "duly_job_duration_seconds";
-const STORE_DURATION: &str = "duly_store_duration_seconds";
+const ATTEMPT_DURATION: &str = "duly_attempt_duration_seconds";
+const STORE_DURATION: &str = "duly_store_request_duration_seconds";
 const STORE_ERRORS: &str = "duly_store_errors_total";
-const LOCKS_ACQUIRED: &str = "duly_locks_taken_total";
+const LOCKS_ACQUIRED: &str = "duly_locks_acquired_total";
 const LOCKS_LOST: &str = "duly_locks_lost_total";
 const CALLS: &str = "duly_calls_total";
-const REPLIES: &str = "duly_replies_total";
+const REPLIES: &str = "duly_call_replies_total";
 
-/// All of them; the names of histograms end in their unit.
+/// All metrics. Histogram names end in their unit.
 pub const METRICS: &[Metric] = &[
-    counter_metric(PUSHED, &["queue", "kind"], "Jobs pushed by this process, without those that were there already."),
+    counter_metric(PUSHED, &["queue", "kind"], "Jobs pushed by this process, not counting jobs that already existed."),
     counter_metric(CLAIMED, &["queue"], "Jobs claimed by workers of this process."),
     counter_metric(
         SETTLED,
         &["queue", "kind", "outcome"],
         "Attempts whose outcome was recorded: ack, retry, bury, release.",
     ),
-    counter_metric(OUTCOMES_REJECTED, &["queue"], "Outcomes that were refused: another node had the job by then."),
-    counter_metric(TAKEN_BACK, &["queue"], "Jobs taken back from nodes that had died."),
-    seconds_metric(LATENESS, &["queue"], "From the moment a job was due to its claim, by the store's clock."),
-    seconds_metric(ATTEMPT_DURATION, &["queue", "kind"], "How long attempts ran."),
-    seconds_metric(STORE_DURATION, &["op"], "How long the store took to answer."),
-    counter_metric(STORE_ERRORS, &["op", "code"], "Requests to the store that failed, by the code of the error."),
-    counter_metric(LOCKS_ACQUIRED, &[], "Locks taken by this process."),
-    counter_metric(LOCKS_LOST, &[], "Locks that this process held and lost."),
-    counter_metric(CALLS, &["method"], "Nodes called by this process."),
-    counter_metric(REPLIES, &["result"], "Replies to calls of this process: ok, or the code of the error."),
+    counter_metric(OUTCOMES_REJECTED, &["queue"], "Outcomes rejected because another node had taken the job over."),
+    counter_metric(TAKEN_BACK, &["queue"], "Jobs taken back from dead nodes."),
+    seconds_metric(LATENESS, &["queue"], "Time from a job's due time to its claim, by the store's clock."),
+    seconds_metric(ATTEMPT_DURATION, &["queue", "kind"], "Duration of attempts."),
+    seconds_metric(STORE_DURATION, &["op"], "Duration of requests to the store."),
+    counter_metric(STORE_ERRORS, &["op", "code"], "Failed requests to the store, by error code."),
+    counter_metric(LOCKS_ACQUIRED, &[], "Locks acquired by this process."),
+    counter_metric(LOCKS_LOST, &[], "Locks this process held and lost."),
+    counter_metric(CALLS, &["method"], "Calls sent by this process, one per target node."),
+    counter_metric(REPLIES, &["result"], "Replies to calls of this process: ok, or the error code."),
 ];
 
-/// Tells a recorder what they are. [`Builder::open`](crate::Builder::open) does it too; call it after a recorder that is installed later.
+/// Describes all metrics to the installed recorder.
+///
+/// [`Builder::open`](crate::Builder::open) does this too; call this function if you install a recorder later.
 pub fn describe_metrics() {
     for metric in METRICS {
         match metric.kind {
@@ -84,7 +86,7 @@ pub fn describe_metrics() {
     }
 }
 
-/// Jobs about to be pushed, those of one queue and kind that follow each other together.
+/// Jobs about to be pushed: consecutive jobs of one queue and kind form one entry with a count.
 pub(crate) struct PushMetrics(Vec<(String, String, usize)>);
 
 impl PushMetrics {
@@ -92,20 +94,20 @@ impl PushMetrics {
         let mut groups: Vec<(String, String, usize)> = Vec::new();
         for job in jobs {
             match groups.last_mut() {
-                Some((queue, kind, times)) if *queue == job.queue && *kind == job.kind => *times += 1,
+                Some((queue, kind, count)) if *queue == job.queue && *kind == job.kind => *count += 1,
                 _ => groups.push((job.queue.clone(), job.kind.clone(), 1)),
             }
         }
         PushMetrics(groups)
     }
 
-    /// They were pushed, with these answers.
-    pub(crate) fn record(self, answers: &[PushResult]) {
-        let mut rest = answers;
-        for (queue, kind, times) in self.0 {
-            let (these, others) = rest.split_at(times.min(rest.len()));
+    /// Counts the pushed jobs by their results.
+    pub(crate) fn record(self, results: &[PushResult]) {
+        let mut rest = results;
+        for (queue, kind, count) in self.0 {
+            let (group, others) = rest.split_at(count.min(rest.len()));
             rest = others;
-            let new = these.iter().filter(|answer| !matches!(answer, PushResult::Existing(_))).count();
+            let new = group.iter().filter(|result| !matches!(result, PushResult::Existing(_))).count();
             if new > 0 {
                 counter!(PUSHED, "queue" => queue, "kind" => kind).increment(new as u64);
             }
@@ -125,7 +127,7 @@ pub(crate) fn record_taken_back(queue: &str, jobs: usize) {
     }
 }
 
-/// To be asked once per claim: each job of it is noted in it.
+/// Returns the lateness histogram of a queue. Call this once per claim and record all its jobs in it.
 pub(crate) fn lateness_histogram(queue: &str) -> Histogram {
     histogram!(LATENESS, "queue" => queue.to_owned())
 }
@@ -134,31 +136,31 @@ pub(crate) fn record_rejected_outcome(queue: &str) {
     counter!(OUTCOMES_REJECTED, "queue" => queue.to_owned()).increment(1);
 }
 
-/// The outcomes of one settle: those of one queue, kind and way to end that follow each other are counted together.
+/// Metrics of one settle. Consecutive attempts with the same queue, kind and outcome are counted at once.
 #[derive(Default)]
 pub(crate) struct SettleMetrics {
     last: Option<(String, String, &'static str, u64, Histogram)>,
 }
 
 impl SettleMetrics {
-    pub(crate) fn record(&mut self, job: &Job, outcome: &Outcome, took: Duration) {
-        let same = |(queue, kind, word, ..): &(String, String, &'static str, u64, Histogram)| {
-            *queue == job.queue && *kind == job.kind && *word == outcome.as_str()
+    pub(crate) fn record(&mut self, job: &Job, outcome: &Outcome, duration: Duration) {
+        let is_same = |(queue, kind, last_outcome, ..): &(String, String, &'static str, u64, Histogram)| {
+            *queue == job.queue && *kind == job.kind && *last_outcome == outcome.as_str()
         };
-        if !self.last.as_ref().is_some_and(same) {
+        if !self.last.as_ref().is_some_and(is_same) {
             self.flush();
-            let duration = histogram!(ATTEMPT_DURATION, "queue" => job.queue.clone(), "kind" => job.kind.clone());
-            self.last = Some((job.queue.clone(), job.kind.clone(), outcome.as_str(), 0, duration));
+            let durations = histogram!(ATTEMPT_DURATION, "queue" => job.queue.clone(), "kind" => job.kind.clone());
+            self.last = Some((job.queue.clone(), job.kind.clone(), outcome.as_str(), 0, durations));
         }
-        if let Some((.., times, duration)) = &mut self.last {
-            *times += 1;
-            duration.record(took.as_secs_f64());
+        if let Some((.., count, durations)) = &mut self.last {
+            *count += 1;
+            durations.record(duration.as_secs_f64());
         }
     }
 
     fn flush(&mut self) {
-        if let Some((queue, kind, word, times, _)) = self.last.take() {
-            counter!(SETTLED, "queue" => queue, "kind" => kind, "outcome" => word).increment(times);
+        if let Some((queue, kind, outcome, count, _)) = self.last.take() {
+            counter!(SETTLED, "queue" => queue, "kind" => kind, "outcome" => outcome).increment(count);
         }
     }
 }
@@ -169,8 +171,8 @@ impl Drop for SettleMetrics {
     }
 }
 
-pub(crate) fn record_store_request(op: &'static str, took: Duration, error: Option<&'static str>) {
-    histogram!(STORE_DURATION, "op" => op).record(took.as_secs_f64());
+pub(crate) fn record_store_request(op: &'static str, duration: Duration, error: Option<&'static str>) {
+    histogram!(STORE_DURATION, "op" => op).record(duration.as_secs_f64());
     if let Some(code) = error {
         counter!(STORE_ERRORS, "op" => op, "code" => code).increment(1);
     }

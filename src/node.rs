@@ -1,4 +1,4 @@
-//! Who we are: one running process taking part, under an identity that is fresh at each start.
+//! Nodes: one running process under an identity that is fresh at each start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,32 +10,32 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// A node's hold on what it claimed lasts so long without a beat.
+/// The default lease: a node without a heartbeat for this long loses the jobs it holds.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// How often a node gives a sign of life, if its lease is the default.
+/// Interval between two heartbeats with the default lease.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The identity of one start of one process.
+/// The identity of one run of one process.
 ///
-/// Never a configured name: a restarted process must not keep the lease of the dead one alive.
+/// Never a configured name: a restarted process must not extend the lease of its dead predecessor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(Uuid);
 
 impl NodeId {
-    /// An identity nobody has had before.
+    /// Returns a new, unique identity.
     #[must_use]
     pub fn fresh() -> Self {
         NodeId(Uuid::now_v7())
     }
 
-    /// The identity as its 16 bytes.
+    /// Returns the 16 bytes of the id.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// The identity with these 16 bytes.
+    /// Returns the id with these 16 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         NodeId(Uuid::from_bytes(bytes))
@@ -62,61 +62,61 @@ impl FromStr for NodeId {
     }
 }
 
-/// A node as it introduces itself to the store.
+/// A node as it registers with the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Node {
-    /// Who it is.
+    /// Its identity.
     pub id: NodeId,
-    /// How long its hold lasts without a beat.
+    /// How long it keeps its jobs without a heartbeat.
     pub lease: Duration,
-    /// The queues it works.
+    /// The queues it works on.
     pub queues: Vec<String>,
-    /// What of them it can take on.
+    /// Its capabilities.
     pub profile: NodeProfile,
 }
 
-/// Most kinds that a node tells of: one that knows more does not say which.
+/// Maximum kinds a node publishes. A node with more publishes none.
 pub const NODE_KINDS_MAX: usize = 1_000;
 
-/// What a node can take on, as far as it says: for whoever asks why a job waits. The store decides nothing by it.
+/// The capabilities a node publishes. They explain why a job waits; the store makes no decisions by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct NodeProfile {
-    /// The kinds that its handlers know; `None` if it runs any kind, or does not say.
+    /// The kinds it has handlers for; `None` if it runs any kind or does not publish them.
     pub kinds: Option<Vec<String>>,
-    /// How many jobs it runs at once; `None` if it does not say.
+    /// How many jobs it runs at once; `None` if it does not publish that.
     pub slots: Option<u64>,
-    /// How many jobs of each queue it runs at once.
+    /// How many jobs it runs at once per queue.
     pub limits: BTreeMap<String, u64>,
-    /// It claims nothing for now: it was told to be quiet, or it is stopping.
+    /// Whether it claims no jobs at the moment, because it is quiet or stopping.
     pub quiet: bool,
 }
 
 impl NodeProfile {
-    /// Whether a job of this kind would find a handler, as far as is known.
+    /// Returns whether the node has a handler for this kind, or may have one.
     #[must_use]
     pub fn has_handler(&self, kind: &str) -> bool {
-        self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|known| known == kind))
+        self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|handled| handled == kind))
     }
 }
 
 impl Node {
-    /// A node with a fresh identity and the default lease.
+    /// Returns a node with a fresh identity and the default lease.
     #[must_use]
     pub fn fresh(queues: Vec<String>) -> Self {
         Node { id: NodeId::fresh(), lease: LEASE, queues, profile: NodeProfile::default() }
     }
 
-    /// How often it beats: three times a lease.
+    /// Returns the interval between heartbeats: a third of the lease.
     #[must_use]
     pub fn heartbeat_interval(&self) -> Duration {
         self.lease / 3
     }
 }
 
-/// The machine that this process runs on.
+/// Returns the name of the machine this process runs on.
 pub(crate) fn host_name() -> String {
     #[cfg(any(feature = "sqlite", feature = "redis"))]
     return rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -124,35 +124,35 @@ pub(crate) fn host_name() -> String {
     return String::new();
 }
 
-/// A node as the store knows it.
+/// A node as the store has it on record.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct NodeRecord {
-    /// Who it is.
+    /// Its identity.
     pub id: NodeId,
     /// The machine it runs on.
     pub host: String,
-    /// Its process there.
+    /// Its process id on that machine.
     pub pid: u32,
-    /// The queues it works.
+    /// The queues it works on.
     pub queues: Vec<String>,
     /// When it joined.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub joined: SystemTime,
-    /// Whether its lease runs.
+    /// Whether its lease has not expired.
     pub alive: bool,
     /// How many jobs it holds.
     pub held: u64,
-    /// How many jobs it holds of each queue; queues of which it holds none are absent.
+    /// How many jobs it holds per queue. Queues without held jobs are absent.
     pub held_by_queue: BTreeMap<String, u64>,
-    /// What it can take on.
+    /// Its capabilities.
     pub profile: NodeProfile,
-    /// What it can be asked to do, beside what every node can.
+    /// Methods it handles, not counting those that every node has.
     pub methods: Vec<String>,
 }
 
 impl NodeRecord {
-    /// How it is, in one word: `alive`, `quiet` (it lives, and claims nothing for now) or `dead`.
+    /// Returns its state in one word: `alive`, `quiet` (alive, but not claiming) or `dead`.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self.alive {

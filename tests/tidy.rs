@@ -1,4 +1,7 @@
-//! The rules of the architecture, as far as a search through the source text can see them.
+//! The rules of the architecture that a search through the source text can check.
+
+#[path = "../src/store/redis/assemble.rs"]
+mod assemble;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,18 +12,25 @@ const FUNCTION_LINES_MAX: usize = 70;
 const EXAMPLE_LINES_MAX: usize = 60;
 const SCRIPT_LINES_MAX: usize = 60;
 
+/// Every folder with Rust code of our own.
+const CODE: &[&str] = &["src", "http/src", "cli/src", "tests", "http/tests", "cli/tests", "test-support", "examples"];
+
 struct File {
     path: String,
     text: String,
 }
 
 impl File {
-    /// The lines before the tests in the file, with their numbers; comments are left out.
+    /// Returns the lines before the tests of the file, with their numbers and without comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let upto = ["#[cfg(test)]", "#[cfg(doctest)]"].iter().filter_map(|mark| self.text.find(mark)).min();
-        let upto = upto.unwrap_or(self.text.len());
-        let lines = self.text[..upto].lines().enumerate().map(|(no, line)| (no + 1, line));
+        let end = ["#[cfg(test)]", "#[cfg(doctest)]"].iter().filter_map(|mark| self.text.find(mark)).min();
+        let end = end.unwrap_or(self.text.len());
+        let lines = self.text[..end].lines().enumerate().map(|(index, line)| (index + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    fn is_in(&self, paths: &[&str]) -> bool {
+        paths.iter().any(|path| self.path.starts_with(path))
     }
 }
 
@@ -28,14 +38,14 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below these directories that end in one of these ways.
-fn files(dirs: &[&str], ends: &[&str]) -> Vec<File> {
+/// Returns all files below these directories with one of these suffixes, sorted by path.
+fn files(dirs: &[&str], suffixes: &[&str]) -> Vec<File> {
     let mut found = Vec::new();
-    let mut open: Vec<PathBuf> = dirs.iter().map(|dir| root().join(dir)).collect();
-    while let Some(path) = open.pop() {
+    let mut pending: Vec<PathBuf> = dirs.iter().map(|dir| root().join(dir)).collect();
+    while let Some(path) = pending.pop() {
         if path.is_dir() {
-            open.extend(fs::read_dir(&path).expect("readable").map(|entry| entry.expect("readable").path()));
-        } else if ends.iter().any(|end| path.to_string_lossy().ends_with(end)) {
+            pending.extend(fs::read_dir(&path).expect("readable").map(|entry| entry.expect("readable").path()));
+        } else if suffixes.iter().any(|suffix| path.to_string_lossy().ends_with(suffix)) {
             let text = fs::read_to_string(&path).expect("text");
             let path = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
             found.push(File { path, text });
@@ -46,121 +56,132 @@ fn files(dirs: &[&str], ends: &[&str]) -> Vec<File> {
     found
 }
 
-/// Fails with every place at which `bad` holds.
-fn none(rule: &str, files: &[File], bad: impl Fn(&File, &str) -> bool) {
-    let mut places = Vec::new();
-    for file in files {
-        for (no, line) in file.code() {
-            if bad(file, line) {
-                places.push(format!("{}:{no}: {}", file.path, line.trim()));
+/// Lines that some files must not contain.
+///
+/// A rule must be able to fail: `sample` matches, each path of `scope` exists, and each exception is needed.
+struct Rule<'r> {
+    name: &'r str,
+    scope: &'r [&'r str],
+    except: &'r [&'r str],
+    sample: &'r str,
+}
+
+impl Rule<'_> {
+    /// Fails with every line in the scope that `is_forbidden` matches.
+    fn forbid(&self, is_forbidden: impl Fn(&str) -> bool) {
+        let name = self.name;
+        assert!(is_forbidden(self.sample), "{name}: the rule does not match its sample");
+        let all = files(self.scope, &[".rs"]);
+        for path in self.scope {
+            assert!(all.iter().any(|file| file.is_in(&[path])), "{name}: there is no {path}");
+        }
+        for path in self.except {
+            let mut lines = all.iter().filter(|file| file.is_in(&[path])).flat_map(File::code);
+            assert!(lines.any(|(_, line)| is_forbidden(line)), "{name}: the exception for {path} is not needed");
+        }
+        let mut violations = Vec::new();
+        for file in all.iter().filter(|file| !file.is_in(self.except)) {
+            for (number, line) in file.code().filter(|(_, line)| is_forbidden(line)) {
+                violations.push(format!("{}:{number}: {}", file.path, line.trim()));
             }
         }
+        assert!(violations.is_empty(), "{name}\n{}", violations.join("\n"));
     }
-    assert!(places.is_empty(), "{rule}\n{}", places.join("\n"));
 }
 
 fn has_word(line: &str, word: &str) -> bool {
     let boundary = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
-    line.match_indices(word)
-        .any(|(at, _)| boundary(line[..at].chars().next_back()) && boundary(line[at + word.len()..].chars().next()))
+    line.match_indices(word).any(|(start, _)| {
+        boundary(line[..start].chars().next_back()) && boundary(line[start + word.len()..].chars().next())
+    })
+}
+
+/// Returns whether a line names one of these modules of the crate, alone or in a list of imports.
+fn names_module(line: &str, modules: &[&str]) -> bool {
+    let in_list = line.contains("crate::{");
+    modules.iter().any(|module| has_word(line, &format!("crate::{module}")) || in_list && has_word(line, module))
 }
 
 #[test]
 fn files_and_functions_stay_small() {
-    let mut places = Vec::new();
-    for file in
-        files(&["src", "http/src", "cli/src", "tests", "http/tests", "cli/tests", "test-support", "examples"], &[".rs"])
-    {
+    const FN_STARTS: &[&str] = &["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "];
+    let mut too_long = Vec::new();
+    for file in files(CODE, &[".rs"]) {
         let lines = file.text.lines().count();
         let max = if file.path.starts_with("examples") { EXAMPLE_LINES_MAX } else { FILE_LINES_MAX };
         if lines > max {
-            places.push(format!("{}: {lines} lines", file.path));
+            too_long.push(format!("{}: {lines} lines", file.path));
         }
-        let mut start: Option<(usize, usize)> = None;
-        for (no, line) in file.text.lines().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let is_fn = ["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "]
-                .iter()
-                .any(|head| line.trim_start().starts_with(head));
-            if is_fn && !line.trim_end().ends_with(['}', ';']) {
-                start = Some((no, indent));
+        let mut function: Option<(usize, String)> = None;
+        for (index, line) in file.text.lines().enumerate() {
+            let code = line.trim_start();
+            if FN_STARTS.iter().any(|start| code.starts_with(start)) && !line.trim_end().ends_with(['}', ';']) {
+                function = Some((index, format!("{}}}", " ".repeat(line.len() - code.len()))));
             }
-            if let Some((from, deep)) = start.filter(|(_, deep)| line.trim_end() == format!("{}}}", " ".repeat(*deep)))
+            if let Some((start, _)) = function.take_if(|(_, end)| line.trim_end() == end)
+                && index - start > FUNCTION_LINES_MAX
             {
-                if no - from > FUNCTION_LINES_MAX {
-                    places.push(format!("{}:{}: a function of {} lines", file.path, from + 1, no - from));
-                }
-                start = None;
-                let _ = deep;
+                too_long.push(format!("{}:{}: a function of {} lines", file.path, start + 1, index - start));
             }
         }
     }
-    assert!(places.is_empty(), "does each still hold one thing?\n{}", places.join("\n"));
+    assert!(too_long.is_empty(), "does each file and function still hold one concept?\n{}", too_long.join("\n"));
 }
 
 #[test]
 fn only_clock_rs_reads_a_clock() {
-    let files = files(&["src", "http/src"], &[".rs"]);
-    none("ask clock.rs for the time", &files, |file, line| {
-        file.path != "src/clock.rs" && (line.contains("SystemTime::now") || line.contains("Instant::now"))
-    });
+    Rule {
+        name: "use clock.rs to read the time",
+        scope: &["src", "http/src"],
+        except: &["src/clock.rs"],
+        sample: "let now = std::time::Instant::now();",
+    }
+    .forbid(|line| line.contains("SystemTime::now") || line.contains("Instant::now"));
 }
 
 #[test]
-fn locks_go_by_a_clock_that_nobody_can_set() {
-    let files: Vec<File> = files(&["src"], &[".rs"])
-        .into_iter()
-        .filter(|file| file.path == "src/lock.rs" || file.path.starts_with("src/hall/"))
-        .collect();
-    assert!(files.len() > 5, "they are elsewhere now");
-    none("ask for since_boot(), or for the store's time", &files, |_, line| {
-        // What is shown to people is a moment of the wall clock, and decides nothing.
-        let shown = line.contains("self.hall.now() + self.held.left()") || line.contains("self.inner.clock.now()");
+fn locks_and_peers_use_a_monotonic_clock() {
+    // Times that are only displayed come from the wall clock.
+    const DISPLAYED: [&str; 2] = ["self.peers.now() + self.held.remaining()", "self.inner.clock.now()"];
+    const ALLOWED: [&str; 4] = ["monotonic_now()", "store.now()", "store().now()", "fn now("];
+    Rule {
+        name: "use monotonic_now() or the time of the store",
+        scope: &["src/lock/", "src/peers/"],
+        except: &[],
+        sample: "let now = self.clock.wall();",
+    }
+    .forbid(|line| {
         let reads = line.contains(".wall()") || line.contains("now()");
-        reads && !shown && !line.contains("fn now(") && !line.contains("store.now()") && !line.contains("store().now()")
+        reads && !DISPLAYED.iter().chain(&ALLOWED).any(|allowed| line.contains(allowed))
     });
 }
 
 #[test]
 fn no_unwrap_no_unsafe_no_print_in_the_library() {
-    let files = files(&["src", "http/src"], &[".rs"]);
-    none("an error, or expect with a reason", &files, |_, line| line.contains(".unwrap()"));
-    none("forbidden", &files, |_, line| has_word(line, "unsafe"));
-    none("a library is silent", &files, |_, line| line.contains("println!") || line.contains("eprintln!"));
+    let rule = |name, sample| Rule { name, scope: &["src", "http/src"], except: &[], sample };
+    rule("return an error, or use expect with a reason", "x.unwrap()").forbid(|line| line.contains(".unwrap()"));
+    rule("no unsafe code", "unsafe { f() }").forbid(|line| has_word(line, "unsafe"));
+    rule("a library prints nothing", "println!()").forbid(|line| line.contains("println!"));
 }
 
-/// Type names that are defined more than once in a package today: the reason, and the names in order.
+/// Type names that a package defines more than once: the reason, and the names in order.
 const REPEATED_TYPE_NAMES: &[(&str, &str)] = &[
-    (
-        "a page or resource of the HTTP server has its own form, row or view of it",
-        "Asked Audit Beaten Calls Change Claimed Ended Entries Group Job Key Kinds Limits Link ListParams Locks \
-         Next Node Nodes Options Page Progress Queues Quiet Range Replies Row Run Sent Step Sure Tokens Who Wish",
-    ),
-    ("a verb of the command line and its counterpart over HTTP", "Jobs Plan Push Stats Sum Summary Teller Verb"),
-    (
-        "another system has a word of its own for it",
-        "Answered At Crash Done Failed Fields Heard Keys News Own Pending Reader Refused Schedule Token Writer",
-    ),
-    (
-        "more than one concept, to be renamed",
-        "About Address All Answer Answering Awaited Beat Called Cancel Counted Cursor Due Ears Ends Erased Fault \
-         Found Hall Hold Inner Kept Known Lane Line Listener Look Looked Message Met Name Note Open Place Reply \
-         Running Said Seen Settings Settling Shared State Target Told Turn Waiter Waiting Words Work",
-    ),
+    ("local to a function", "Due"),
+    ("private to the JSON parser of Sidekiq, and to the SQLite store", "LockHold Reader"),
     ("seals a trait", "Sealed"),
 ];
 
-/// The name of the type that a line defines, if it defines one.
+/// Returns the name of the type that a line defines.
 fn type_defined_by(line: &str) -> Option<&str> {
     let item = line.trim_start();
     let item = match item.strip_prefix("pub") {
         Some(rest) => {
-            rest.trim_start().strip_prefix('(').map_or(rest, |rest| rest.split_once(')').map_or("", |two| two.1))
+            rest.trim_start().strip_prefix('(').map_or(rest, |rest| rest.split_once(')').map_or("", |(_, item)| item))
         }
         None => item,
     };
     let item = item.trim_start();
-    // An indented `type` belongs to a trait or an implementation.
+    // An indented `type` belongs to a trait or an impl block.
     let keywords: &[&str] =
         if line.starts_with(' ') { &["struct ", "enum ", "trait "] } else { &["struct ", "enum ", "trait ", "type "] };
     let name = keywords.iter().find_map(|keyword| item.strip_prefix(keyword))?;
@@ -173,149 +194,225 @@ fn no_type_name_is_defined_twice_in_a_package() {
     for package in ["src", "cli/src", "http/src"].into_iter().filter(|dir| root().join(dir).exists()) {
         let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for file in files(&[package], &[".rs"]).iter().filter(|file| !file.path.ends_with("tests.rs")) {
-            for (no, line) in file.code() {
+            for (number, line) in file.code() {
                 if let Some(name) = type_defined_by(line) {
-                    defined.entry(name.to_owned()).or_default().push(format!("{}:{no}", file.path));
+                    defined.entry(name.to_owned()).or_default().push(format!("{}:{number}", file.path));
                 }
             }
         }
         repeated.extend(defined.into_iter().filter(|(_, places)| places.len() > 1));
     }
     let allowed: Vec<&str> = REPEATED_TYPE_NAMES.iter().flat_map(|(_, names)| names.split(' ')).collect();
-    let new: Vec<_> = repeated.iter().filter(|(name, _)| !allowed.contains(&name.as_str())).collect();
-    assert!(new.is_empty(), "one name, one concept:\n{new:#?}");
+    let unexpected: Vec<_> = repeated.iter().filter(|(name, _)| !allowed.contains(&name.as_str())).collect();
+    assert!(unexpected.is_empty(), "one name per concept:\n{unexpected:#?}");
     let unused: Vec<_> = allowed.iter().filter(|name| !repeated.contains_key(**name)).collect();
-    assert!(unused.is_empty(), "defined once now, take them off the list: {unused:?}");
+    assert!(unused.is_empty(), "defined once, remove them from the list: {unused:?}");
     assert!(REPEATED_TYPE_NAMES.iter().all(|(_, names)| names.split(' ').is_sorted()), "sort the list");
 }
 
 #[test]
-fn arrows_point_one_way() {
-    let library = files(&["src"], &[".rs"]);
-    none("only the SQLite store knows SQLite", &library, |file, line| {
-        let knows = file.path.starts_with("src/store/sqlite/") || ["src/lib.rs", "src/duly.rs"].contains(&&*file.path);
-        !knows && line.contains("rusqlite")
+fn only_a_store_knows_its_database() {
+    Rule {
+        name: "only the SQLite store uses SQLite",
+        scope: &["src"],
+        except: &["src/store/sqlite/", "src/lib.rs", "src/client.rs"],
+        sample: "use rusqlite::Connection;",
+    }
+    .forbid(|line| line.contains("rusqlite"));
+    Rule {
+        name: "only the Redis store uses Redis",
+        scope: &["src"],
+        except: &["src/store/redis/", "src/store/mod.rs", "src/store/open.rs", "src/compat/"],
+        sample: "use redis::Value;",
+    }
+    .forbid(|line| line.contains("redis::"));
+    let stores = |name, scope, sample| Rule { name, scope, except: &[], sample };
+    stores("the Redis store does not use the SQLite store", &["src/store/redis/"], "use super::sqlite::Sqlite;")
+        .forbid(|line| line.contains("sqlite"));
+    stores("the SQLite store does not use the Redis store", &["src/store/sqlite/"], "use super::redis::Redis;")
+        .forbid(|line| line.contains("redis"));
+    Rule {
+        name: "workers and transfers use the contract, not a store",
+        scope: &["src/worker/", "src/transfer/", "src/peers/", "src/lock/", "src/cron/", "src/admin/"],
+        except: &["src/admin/mod.rs"],
+        sample: "use crate::store::sqlite::Sqlite;",
+    }
+    .forbid(|line| (line.contains("sqlite") || line.contains("redis")) && !line.contains("feature = "));
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    Rule {
+        name: "a store never calls its callers",
+        scope: &["src/store/"],
+        except: &[],
+        sample: "use crate::{error::Result, worker::Worker};",
+    }
+    .forbid(|line| names_module(line, &["worker", "client", "peers", "lock", "transfer", "testing", "Duly"]));
+    Rule {
+        name: "an attempt never accesses the store",
+        scope: &["src/worker/attempt.rs"],
+        except: &[],
+        sample: "use crate::store::Store;",
+    }
+    .forbid(|line| line.contains("store"));
+    Rule {
+        name: "jobs and cron rules are data: no I/O, no threads, no callers",
+        scope: &["src/job/", "src/cron/schedule.rs", "src/cron/parse_error.rs", "src/cron/rule.rs", "src/cron/plan.rs"],
+        except: &[],
+        sample: "pub async fn push() {}",
+    }
+    .forbid(|line| {
+        const SIDE_EFFECTS: [&str; 5] = ["tokio", "std::fs", "std::net", "std::thread", "dyn Store"];
+        const CALLERS: &[&str] = &["worker", "client", "peers", "lock", "transfer", "compat", "testing"];
+        has_word(line, "async") || SIDE_EFFECTS.iter().any(|name| line.contains(name)) || names_module(line, CALLERS)
     });
-    none("only the Redis store knows Redis", &library, |file, line| {
-        let homes = ["src/store/redis/", "src/store/open.rs", "src/compat/"];
-        let knows = homes.iter().any(|home| file.path.starts_with(home));
-        !knows && line.contains("redis::") && !line.contains("super::redis::")
+    Rule {
+        name: "duly-http, duly-cli and the examples use only the public API of duly",
+        scope: &["http/src", "cli/src", "examples"],
+        except: &[],
+        sample: "use duly::store::Store;",
+    }
+    .forbid(|line| {
+        let is_internal = ["duly::store", ".store()", "dyn Store"].iter().any(|name| line.contains(name));
+        is_internal || line.contains("duly::{") && has_word(line, "store")
     });
-    none("only who opens a store knows of other systems", &library, |file, line| {
-        let knows = file.path.starts_with("src/compat/") || ["src/lib.rs", "src/store/open.rs"].contains(&&*file.path);
-        !knows && has_word(line, "compat")
-    });
-    none("stores do not know each other", &library, |file, line| {
-        (file.path.starts_with("src/store/redis/") && line.contains("sqlite"))
-            || (file.path.starts_with("src/store/sqlite/") && line.contains("redis"))
-    });
-    none("the store never looks up", &library, |file, line| {
-        let up = ["crate::worker", "crate::handler", "crate::attempt", "crate::duly", "crate::retry", "crate::moving"];
-        file.path.starts_with("src/store/") && up.iter().any(|name| line.contains(name))
-    });
-    none("workers and movers know the contract, not a store", &library, |file, line| {
-        let at_work = file.path.starts_with("src/worker/") || file.path.starts_with("src/moving/");
-        at_work && (line.contains("sqlite") || line.contains("redis"))
-    });
-    none("an attempt never touches the store", &library, |file, line| {
-        file.path == "src/attempt.rs" && line.contains("store")
-    });
-    none("jobs are pure data", &library, |file, line| {
-        ["src/job.rs", "src/push.rs", "src/retry.rs"].contains(&&*file.path)
-            && (has_word(line, "async") || line.contains("tokio"))
-    });
-    none("duly-http uses only the client API", &files(&["http/src"], &[".rs"]), |_, line| {
-        line.contains(".store.")
-            || line.contains(".store()")
-            || line.contains("dyn Store")
-            || line.contains("duly::store")
-    });
-    none("the command line goes through the door", &files(&["cli/src"], &[".rs"]), |_, line| {
-        line.contains("duly::store::sqlite") || line.contains(".store()") || line.contains("rusqlite")
+    Rule {
+        name: "duly-http and duly-cli use no database",
+        scope: &["http/src", "cli/src"],
+        except: &[],
+        sample: "use duly::rusqlite::Connection;",
+    }
+    .forbid(|line| line.contains("rusqlite") || line.contains("redis::"));
+}
+
+#[test]
+fn other_systems_are_named_only_in_compat() {
+    let rule =
+        |except, sample| Rule { name: "other systems are named only in compat", scope: &["src"], except, sample };
+    rule(&["src/compat/", "src/lib.rs", "src/store/open.rs"], "use crate::compat::sidekiq;")
+        .forbid(|line| has_word(line, "compat") && !line.contains(r#"feature = "compat""#));
+    rule(&["src/compat/", "src/store/open.rs"], "let class = sidekiq_class(job);").forbid(|line| {
+        let line = line.to_lowercase();
+        ["sidekiq", "actionhero", "resque", "redis_in_action", "bullmq"].iter().any(|name| line.contains(name))
     });
 }
 
 #[test]
-fn every_module_says_what_it_is() {
-    let silent: Vec<_> = files(
-        &["src", "http/src", "cli/src", "tests", "http/tests", "cli/tests", "test-support", "examples"],
-        &[".rs"],
-    )
-    .into_iter()
-    .filter(|file| !file.text.starts_with("//! "))
-    .map(|file| file.path)
-    .collect();
-    assert!(silent.is_empty(), "no word at the top: {silent:?}");
+fn every_module_starts_with_a_doc_comment() {
+    let undocumented: Vec<_> =
+        files(CODE, &[".rs"]).into_iter().filter(|f| !f.text.starts_with("//! ")).map(|f| f.path).collect();
+    assert!(undocumented.is_empty(), "without a doc comment at the top: {undocumented:?}");
 }
 
 #[test]
-fn every_table_is_ours_by_name() {
+fn every_table_name_has_our_prefix() {
     let schema = fs::read_to_string(root().join("src/store/sqlite/schema.sql")).expect("text");
-    for line in schema.lines().filter(|line| line.starts_with("CREATE")) {
-        let name = line.split_whitespace().find(|word| word.starts_with("duly_"));
-        assert!(name.is_some(), "users share the file: {line}");
+    let statements: Vec<&str> = schema.lines().filter(|line| line.starts_with("CREATE")).collect();
+    assert!(statements.len() > 20, "{statements:?}");
+    for statement in statements {
+        let has_prefix = statement.split_whitespace().any(|word| word.starts_with("duly_"));
+        assert!(has_prefix, "the file may hold tables of the user: {statement}");
     }
 }
 
 #[test]
-fn scripts_keep_their_rules() {
+fn scripts_follow_their_rules() {
     for file in files(&["src/store/redis/lua", "src/compat"], &[".lua"]) {
         let (path, text) = (&file.path, &file.text);
         assert!(text.lines().count() <= SCRIPT_LINES_MAX, "{path}: more than {SCRIPT_LINES_MAX} lines");
-        let only_looks = path == "src/compat/sidekiq/lua/part/pick.lua" && !text.contains("cjson.encode");
-        assert!(!text.contains("cjson") || only_looks, "{path}: args are bytes to a script; cjson would corrupt them");
-        let clocks = text.matches("'TIME'").count();
-        assert_eq!(clocks, usize::from(path.ends_with("part/now.lua")), "{path}: the time is read once, in one place");
-        if !path.contains("/part/") {
-            assert!(text.starts_with("#!lua"), "{path}: says how it is to be run");
-            for word in ["-- KEYS ", "-- ARGV ", "-- Returns ", "-- include now"] {
-                assert!(text.contains(word), "{path}: has no line {word:?}");
+        let only_decodes = path == "src/compat/sidekiq/lua/lib/take_entries.lua" && !text.contains("cjson.encode");
+        assert!(!text.contains("cjson") || only_decodes, "{path}: args are opaque bytes; cjson would corrupt them");
+        let time_reads = text.matches("'TIME'").count();
+        assert_eq!(
+            time_reads,
+            usize::from(path.ends_with("lib/read_time.lua")),
+            "{path}: the time is read once, in one place"
+        );
+        assert!(!text.contains("KEYS["), "{path}: use the names of keys");
+        let name = path.rsplit('/').next().and_then(|name| name.strip_suffix(".lua")).unwrap_or_default();
+        let summary = text.lines().find(|line| line.starts_with("-- ")).unwrap_or_default();
+        assert!(summary.starts_with(&format!("-- {name}: ")), "{path}: the first comment does not start with {name}:");
+        if !path.contains("/lib/") {
+            assert!(text.starts_with("#!lua"), "{path}: lacks the line #!lua");
+            for word in ["-- keys: ", "-- args: now", "-- Returns ", "-- include read_time"] {
+                assert!(text.contains(word), "{path}: lacks {word:?}");
             }
         }
     }
 }
 
+/// The header of a script declares exactly the keys and arguments that the script and its parts use.
 #[test]
-fn keys_are_spelled_in_one_place() {
-    none("keys.rs spells every key", &files(&["src/store"], &[".rs"]), |file, line| {
-        !file.path.ends_with("redis/keys.rs") && (line.contains(":queue:") || line.contains(":hall:"))
-    });
-    none("keys.rs spells every key", &files(&["src/compat/sidekiq"], &[".rs"]), |file, line| {
-        !file.path.ends_with("/keys.rs")
-            && (line.contains("queue:{") || line.contains("stat:") || line.contains("\":work"))
-    });
+fn scripts_declare_their_keys_and_arguments() {
+    const DIRS: [&str; 3] = ["src/store/redis/lua", "src/compat/lua", "src/compat/sidekiq/lua"];
+    let parts: Vec<(String, String)> =
+        files(&DIRS, &[".lua"]).into_iter().filter(|f| f.path.contains("/lib/")).map(|f| (f.path, f.text)).collect();
+    let (mut errors, mut scripts) = (Vec::new(), 0);
+    for dir in DIRS {
+        let part = |name: &str| {
+            let paths = [dir, DIRS[0]].map(|dir| format!("{dir}/lib/{name}.lua"));
+            paths.iter().find_map(|wanted| parts.iter().find(|(path, _)| path == wanted)).map(|(_, text)| text.as_str())
+        };
+        for file in files(&[dir], &[".lua"]).iter().filter(|file| !file.path.contains("/lib/")) {
+            errors.extend(assemble::assemble(&file.text, part).err().map(|error| format!("{}: {error}", file.path)));
+            scripts += 1;
+        }
+    }
+    assert!(scripts > 90, "found only {scripts} scripts");
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
-    let mut dead = Vec::new();
+fn only_keys_rs_spells_keys() {
+    Rule {
+        name: "keys.rs spells every key",
+        scope: &["src"],
+        except: &["src/store/redis/keys.rs"],
+        sample: r#"format!("{prefix}:queue:{{{queue}}}:job")"#,
+    }
+    .forbid(|line| line.contains(":queue:{") || line.contains(":peers:{"));
+    Rule {
+        name: "keys.rs spells every key of Sidekiq",
+        scope: &["src/compat/sidekiq/"],
+        except: &["src/compat/sidekiq/keys.rs"],
+        sample: r#"format!("{namespace}queue:{name}")"#,
+    }
+    .forbid(|line| ["queue:{", "\"stat:", "\":work"].iter().any(|key| line.contains(key)));
+}
+
+#[test]
+fn links_between_documents_resolve() {
+    let mut broken = Vec::new();
     let documents = fs::read_dir(root()).expect("readable").map(|entry| entry.expect("readable").path());
     let mut documents: Vec<PathBuf> = documents.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
     documents.extend(files(&["docs"], &[".md"]).into_iter().map(|file| root().join(file.path)));
     for path in documents {
         let text = fs::read_to_string(&path).expect("text");
-        for (at, _) in text.match_indices("](") {
-            let link = text[at + 2..].split([')', '#']).next().unwrap_or_default();
-            let outside = link.is_empty() || link.contains("://");
-            if !outside && !path.parent().unwrap_or(Path::new(".")).join(link).exists() {
-                dead.push(format!("{}: {link}", path.display()));
+        for (start, _) in text.match_indices("](") {
+            let link = text[start + 2..].split([')', '#']).next().unwrap_or_default();
+            let is_external = link.is_empty() || link.contains("://");
+            if !is_external && !path.parent().unwrap_or(Path::new(".")).join(link).exists() {
+                broken.push(format!("{}: {link}", path.display()));
             }
         }
     }
-    assert!(dead.is_empty(), "{dead:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// A step that has a default would else be answered by that, not by the store behind.
+/// Without this, a default method of the contract would hide the method of the wrapped store.
 #[test]
-fn stores_around_a_store_pass_every_step_on() {
+fn wrapping_stores_forward_every_operation() {
     let read = |name: &str| fs::read_to_string(root().join("src/store").join(name)).expect("text");
-    let (contract, around) = (read("mod.rs"), [read("traced.rs"), read("faulty.rs")]);
+    let (contract, wrappers) = (read("mod.rs"), ["traced.rs", "faulty.rs"].map(|name| (name, read(name))));
     let (_, contract) = contract.split_once("pub trait Store").expect("the contract");
-    let steps: Vec<&str> =
+    let operations: Vec<&str> =
         contract.lines().filter_map(|line| line.trim().strip_prefix("async fn ")?.split('(').next()).collect();
-    assert!(steps.len() > 50, "{steps:?}");
-    for step in steps {
-        let passed = |text: &String| text.lines().any(|line| line.contains(&format!(" {step}(")));
-        assert!(around.iter().all(passed), "{step} is passed on by all");
+    assert!(operations.len() > 50, "{operations:?}");
+    for operation in operations {
+        for (name, text) in &wrappers {
+            let is_forwarded = text.lines().any(|line| line.contains(&format!(" {operation}(")));
+            assert!(is_forwarded, "{name} does not forward {operation}");
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The limit: the SQL that a job's life needs, on duly's own tables, in one bare loop.
+//! The baseline: the SQL of a job's lifecycle on duly's own tables, in one bare loop.
 //!
-//! No threads, no channel, no handler, no JSON, no checks beyond the fence: whatever duly adds shows as the ratio to this.
-//! Same settings, same batches, same grown WAL, `synchronous=FULL`.
+//! It has no threads, channels, handlers, JSON or checks except the fence. The ratio to it is the overhead of duly.
+//! Settings, batches and the size of the WAL are the same, with `synchronous=FULL`.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,30 +14,30 @@ use uuid::Uuid;
 
 use crate::config::{BULK_JOBS, noop_args};
 
-/// As much as duly grows its WAL when a worker joins.
+/// duly grows its WAL to this size when a worker joins.
 const WAL_GROWN_BYTES: usize = 8 * 1024 * 1024;
-/// Statements kept prepared.
+/// Prepared statements in the cache.
 const STATEMENTS_MAX: usize = 96;
-/// The queue and the node of every job here.
+/// The number of the queue and of the node of every job.
 const QUEUE_AND_NODE_NO: i64 = 1;
-/// `duly_job.priority` of normal.
+/// The value of normal in `duly_job.priority`.
 const NORMAL_PRIORITY: i64 = 2;
 
-/// One connection on a file that duly has made.
+/// One connection to a file that duly created.
 pub(crate) struct SqliteBaseline {
     conn: Connection,
     args: String,
 }
 
 impl SqliteBaseline {
-    /// Makes the file with duly, then opens it alone.
+    /// Creates the file with duly, then opens it directly.
     pub(crate) async fn create(path: &Path) -> Result<Self> {
         let url = path.to_str().context("the path is not UTF-8")?;
         drop(Duly::open(url).await?);
         let conn = Connection::open(path)?;
         conn.busy_timeout(Duration::from_secs(5))?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        // Else SQLite plans the claim anew whenever its bound values have changed.
+        // Otherwise SQLite plans the claim again whenever its bound values change.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         conn.execute_batch(
             "PRAGMA synchronous = FULL;
@@ -54,7 +54,7 @@ impl SqliteBaseline {
         Ok(SqliteBaseline { conn, args: noop_args() })
     }
 
-    /// Jobs a second, pushed `batch` at a time for so long.
+    /// Returns jobs per second, pushed `batch` at a time for this duration.
     pub(crate) fn measure_pushes(&self, batch: usize, time: Duration) -> Result<f64> {
         let begin = Instant::now();
         let mut jobs = 0;
@@ -65,12 +65,12 @@ impl SqliteBaseline {
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// Pushes in bulk until the file has so many jobs.
+    /// Pushes this many jobs in bulk.
     pub(crate) fn fill(&self, jobs: usize) -> Result<()> {
         (0..jobs.div_ceil(BULK_JOBS)).try_for_each(|_| self.push(BULK_JOBS.min(jobs)))
     }
 
-    /// Whole lives a second, `batch` at a time for so long: a commit each for push, claim and settle.
+    /// Returns lifecycles per second, `batch` at a time: one commit each for push, claim and settle.
     pub(crate) fn measure_lifecycles(&self, batch: usize, time: Duration) -> Result<f64> {
         let begin = Instant::now();
         let mut jobs = 0;
@@ -81,7 +81,7 @@ impl SqliteBaseline {
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// The whole life of so many jobs.
+    /// Runs the lifecycle of `batch` jobs.
     pub(crate) fn run_lifecycle(&self, batch: usize) -> Result<()> {
         self.push(batch)?;
         let held = self.claim(batch)?;
@@ -102,9 +102,16 @@ impl SqliteBaseline {
             "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts, crashes)
              VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
         )?;
-        for no in first..first + jobs as i64 {
-            body.execute(params![no, Uuid::now_v7().as_bytes(), QUEUE_AND_NODE_NO, self.args, NORMAL_PRIORITY, now])?;
-            ready.execute(params![QUEUE_AND_NODE_NO, NORMAL_PRIORITY, no, now])?;
+        for job_no in first..first + jobs as i64 {
+            body.execute(params![
+                job_no,
+                Uuid::now_v7().as_bytes(),
+                QUEUE_AND_NODE_NO,
+                self.args,
+                NORMAL_PRIORITY,
+                now
+            ])?;
+            ready.execute(params![QUEUE_AND_NODE_NO, NORMAL_PRIORITY, job_no, now])?;
         }
         self.conn
             .prepare_cached("UPDATE duly_sequence SET value = ?1 WHERE name = 'next_number'")?
@@ -122,7 +129,7 @@ impl SqliteBaseline {
                   WHERE r.queue_no = ?1 ORDER BY r.priority, r.seq LIMIT ?2",
             )?
             .query_map(params![QUEUE_AND_NODE_NO, max], |row| {
-                // Args and kind are read as a worker has to; what it does with them is not part of the limit.
+                // A worker must read kind and args, too; their use is not part of the baseline.
                 let (_kind, _args): (String, String) = (row.get(1)?, row.get(2)?);
                 Ok(ClaimedRow { id: row.get(0)?, row_id: row.get(3)?, position: (row.get(4)?, row.get(5)?), fence: 0 })
             })?
@@ -133,8 +140,8 @@ impl SqliteBaseline {
                 "UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value",
             )?
             .query_row([now_micros()], |row| row.get(0))?;
-        held.iter_mut().for_each(|held| held.fence = fence);
-        let (priority, seq) = held.last().map(|held| held.position).context("nothing to claim")?;
+        held.iter_mut().for_each(|row| row.fence = fence);
+        let (priority, seq) = held.last().map(|row| row.position).context("nothing to claim")?;
         self.conn
             .prepare_cached(
                 "INSERT INTO duly_running (job_no, node_no, queue_no, fence, priority, seq, due_at, attempts, crashes)
@@ -151,15 +158,15 @@ impl SqliteBaseline {
 
     fn settle(&self, held: &[ClaimedRow]) -> Result<()> {
         self.begin()?;
-        let free = "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3";
-        let mut free = self.conn.prepare_cached(free)?;
+        let release = "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3";
+        let mut release = self.conn.prepare_cached(release)?;
         let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE job_no = ?1")?;
-        let mut gone =
+        let mut remember_id =
             self.conn.prepare_cached("INSERT OR IGNORE INTO duly_removed_id_0 (queue_no, job_id) VALUES (?1, ?2)")?;
-        for ClaimedRow { id, row_id: no, fence, .. } in held {
-            ensure!(free.execute(params![no, QUEUE_AND_NODE_NO, fence])? == 1, "job {no} is not held");
-            delete.execute([no])?;
-            gone.execute(params![QUEUE_AND_NODE_NO, id])?;
+        for ClaimedRow { id, row_id: job_no, fence, .. } in held {
+            ensure!(release.execute(params![job_no, QUEUE_AND_NODE_NO, fence])? == 1, "job {job_no} is not held");
+            delete.execute([job_no])?;
+            remember_id.execute(params![QUEUE_AND_NODE_NO, id])?;
         }
         self.commit()
     }
@@ -187,7 +194,7 @@ struct ClaimedRow {
     fence: i64,
 }
 
-/// A transaction larger than the cache spills into the WAL, then is rolled back: the WAL has its size.
+/// Grows the WAL: a transaction larger than the cache spills into it and is rolled back.
 fn grow_wal(conn: &Connection) -> Result<()> {
     conn.execute_batch("PRAGMA cache_size = 16; BEGIN IMMEDIATE;")?;
     conn.execute(

@@ -1,9 +1,10 @@
-//! Calls: from the call of a method on a node in another process until its reply is here.
+//! Calls: the time from calling a method on a node in another process until its reply arrives.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use duly::{CallContext, Duly, NodeId};
+use duly::call::CallContext;
+use duly::{Duly, NodeId};
 
 use crate::child::BenchProcess;
 use crate::config::{BenchConfig, DEFAULTS, noop_args, open_store, store_url};
@@ -13,27 +14,27 @@ use crate::stats::Samples;
 
 const GROUP: &str = "call";
 const METHOD: &str = "echo";
-/// So many are made before the measuring begins: connections are there then.
+/// Calls before the measurement begins, to establish connections.
 const WARMUP_CALLS: usize = 20;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let file = setting.fresh_dir(GROUP)?.join("duly.db");
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = config.fresh_dir(GROUP)?.join("duly.db");
     let duly = open_store(&file, DEFAULTS).await?;
-    let other = EchoNode::start(&duly, &store_url(&file, DEFAULTS)).await?;
-    let mut took = Samples::default();
-    for _ in 0..if setting.is_quick { 100 } else { 2_000 } {
-        took.record(other.call().await?);
+    let node = EchoNode::start(&duly, &store_url(&file, DEFAULTS)).await?;
+    let mut durations = Samples::default();
+    for _ in 0..if config.is_quick { 100 } else { 2_000 } {
+        durations.record(node.call().await?);
     }
     let line =
-        |what: &str, value| ReportLine::single(GROUP, format!("call and its reply, {what}"), value, Unit::Micros);
-    Ok(vec![line("p50", took.median()), line("p99", took.percentile(99.0))])
+        |label: &str, value| ReportLine::single(GROUP, format!("call and its reply, {label}"), value, Unit::Micros);
+    Ok(vec![line("p50", durations.median()), line("p99", durations.percentile(99.0))])
 }
 
-/// A node in another process that sends back what it is called with.
+/// A node in another process that replies with its args.
 pub(crate) struct EchoNode {
     duly: Duly,
     node: NodeId,
-    /// As many bytes as a job's args have.
+    /// As many bytes as the args of a job.
     args: String,
     _child: BenchProcess,
 }
@@ -42,22 +43,22 @@ impl EchoNode {
     pub(crate) async fn start(duly: &Duly, url: &str) -> Result<Self> {
         let child = BenchProcess::start_callee(url)?;
         let node = child.next_line()?.parse()?;
-        let other = EchoNode { duly: duly.clone(), node, args: noop_args(), _child: child };
+        let echo_node = EchoNode { duly: duly.clone(), node, args: noop_args(), _child: child };
         for _ in 0..WARMUP_CALLS {
-            other.call().await?;
-            other.call_any().await?;
+            echo_node.call().await?;
+            echo_node.call_any().await?;
         }
-        Ok(other)
+        Ok(echo_node)
     }
 
-    /// Microseconds until this node's reply is here.
+    /// Returns the microseconds until this node's reply arrives.
     pub(crate) async fn call(&self) -> Result<f64> {
         let begin = Instant::now();
         let reply: String = self.duly.call(METHOD, &self.args).node(self.node).reply().await?;
         self.check_reply(begin, &reply)
     }
 
-    /// The same if any node may answer: then one that does is looked for first.
+    /// Like `call`, but for any node: the caller first looks for one with the method.
     pub(crate) async fn call_any(&self) -> Result<f64> {
         let begin = Instant::now();
         let reply: String = self.duly.call(METHOD, &self.args).reply().await?;
@@ -65,13 +66,13 @@ impl EchoNode {
     }
 
     fn check_reply(&self, begin: Instant, reply: &str) -> Result<f64> {
-        let took = to_micros(begin.elapsed());
-        ensure!(reply == self.args, "something else came back");
-        Ok(took)
+        let duration = to_micros(begin.elapsed());
+        ensure!(reply == self.args, "the reply differs from the args");
+        Ok(duration)
     }
 }
 
-/// The child.
+/// Runs the child process.
 pub(crate) async fn run_callee(duly: &Duly) -> Result<()> {
     let echo = |text: String, _: CallContext| async { Ok::<_, std::convert::Infallible>(text) };
     duly.on_call(METHOD, echo).await?;

@@ -1,4 +1,4 @@
-//! Child processes: this program itself in another role, so that something can be killed, or wait elsewhere.
+//! Child processes: this program in another role, so that a process can be killed or wait elsewhere.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -12,70 +12,71 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Noop, noop, push_jobs};
 use crate::{call, lock, redis};
 
-/// First word of a child's command line.
+/// The first word of a child's command line.
 const CHILD_FLAG: &str = "--child";
 
-/// What a child does.
+/// The role of a child process.
 pub(crate) enum ChildRole {
-    /// Pushes so many jobs in bulk, says `full`, then pushes one at a time until it is killed.
+    /// Pushes this many jobs in bulk, prints `full`, then pushes one at a time until it is killed.
     Fill(String, usize),
-    /// Works the store of this URL, says `joined`, and a [`Start`] for each job that is told.
+    /// Works the store at this URL; prints `joined`, and a [`StartReport`] for each timed job.
     Work(String),
-    /// Says `ready`, then takes the locks that the parent hands on, and says a [`Start`] for each.
+    /// Prints `ready`, acquires the locks that the parent releases, and prints a [`StartReport`] for each.
     TakeLocks(String),
-    /// So many at once take one lock, so often each; says `ready`, and a [`Start`] when all are done.
+    /// This many tasks acquire one lock, this often each; prints `ready`, and a [`StartReport`] at the end.
     ContendForLock(String, usize, usize),
-    /// Answers calls; says `ready`, and as which node.
-    AnswerCalls(String),
-    /// Publishes back what is published to it; says `ready`.
+    /// Replies to calls; prints `ready` and the id of its node.
+    ReplyToCalls(String),
+    /// Publishes each message back; prints `ready`.
     EchoMessages(String),
-    /// Blocks in a bare pop; says `ready`, and a [`Start`] for each number that it gets.
+    /// Blocks in a bare pop; prints `ready`, and a [`StartReport`] for each number it gets.
     PopList(String),
 }
 
-/// A job that a child tells the start of.
+/// A job that reports its start.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct TimedJob {
-    no: usize,
+    number: usize,
     /// How long it runs.
     hold_ms: u64,
 }
 
 impl Args for TimedJob {
-    const KIND: &'static str = "told";
+    const KIND: &'static str = "timed";
 }
 
 impl TimedJob {
-    /// One that ends at once.
-    pub(crate) fn new(no: usize) -> Self {
-        TimedJob { no, hold_ms: 0 }
+    /// Creates a job that ends at once.
+    pub(crate) fn new(number: usize) -> Self {
+        TimedJob { number, hold_ms: 0 }
     }
 
-    /// One that runs for so long.
-    pub(crate) fn running_for(no: usize, time: Duration) -> Self {
-        TimedJob { no, hold_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
+    /// Creates a job that runs for this duration.
+    pub(crate) fn running_for(number: usize, time: Duration) -> Self {
+        TimedJob { number, hold_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
     }
 }
 
-/// When a child's handler began.
+/// When a handler started; peers print it with the field `no`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StartReport {
-    pub(crate) no: usize,
+    #[serde(rename = "no")]
+    pub(crate) number: usize,
     pub(crate) monotonic_us: u64,
     pub(crate) wall_us: u64,
 }
 
-/// The role that a command line gives, if it gives one.
-pub(crate) fn parse_role(given: &[String]) -> Result<Option<ChildRole>> {
-    let words: Vec<&str> = given.iter().map(String::as_str).collect();
+/// Returns the role that a command line names, if any.
+pub(crate) fn parse_role(args: &[String]) -> Result<Option<ChildRole>> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
         [CHILD_FLAG, "fill", url, jobs] => Ok(Some(ChildRole::Fill(url.to_owned(), jobs.parse()?))),
         [CHILD_FLAG, "work", url] => Ok(Some(ChildRole::Work(url.to_owned()))),
         [CHILD_FLAG, "take", url] => Ok(Some(ChildRole::TakeLocks(url.to_owned()))),
-        [CHILD_FLAG, "crowd", url, waiters, times] => {
+        [CHILD_FLAG, "contend", url, waiters, times] => {
             Ok(Some(ChildRole::ContendForLock(url.to_owned(), waiters.parse()?, times.parse()?)))
         }
-        [CHILD_FLAG, "answer", url] => Ok(Some(ChildRole::AnswerCalls(url.to_owned()))),
+        [CHILD_FLAG, "reply", url] => Ok(Some(ChildRole::ReplyToCalls(url.to_owned()))),
         [CHILD_FLAG, "echo", url] => Ok(Some(ChildRole::EchoMessages(url.to_owned()))),
         [CHILD_FLAG, "pop", url] => Ok(Some(ChildRole::PopList(url.to_owned()))),
         [CHILD_FLAG, ..] => bail!("no such role of a child: {words:?}"),
@@ -95,40 +96,40 @@ pub(crate) async fn run_role(role: ChildRole) -> Result<()> {
         }
         ChildRole::Work(url) => {
             let duly = Duly::open(url).await?;
-            let tell = |event: &Event<'_>| {
+            let report_joined = |event: &Event<'_>| {
                 if let Event::Joined { .. } = event {
                     println!("joined");
                 }
             };
-            duly.worker().queue("default", 10).on(run_timed_job).on(noop).on_event(tell).run().await?;
+            duly.worker().queue("default", 10).on(run_timed_job).on(noop).on_event(report_joined).run().await?;
             Ok(())
         }
         ChildRole::TakeLocks(url) => lock::run_lock_taker(&Duly::open(url).await?).await,
         ChildRole::ContendForLock(url, waiters, times) => {
             lock::run_lock_contenders(&Duly::open(url).await?, waiters, times).await
         }
-        ChildRole::AnswerCalls(url) => call::run_callee(&Duly::open(url).await?).await,
+        ChildRole::ReplyToCalls(url) => call::run_callee(&Duly::open(url).await?).await,
         ChildRole::EchoMessages(url) => redis::run_echo(&url).await,
         ChildRole::PopList(url) => redis::run_popper(&url).await,
     }
 }
 
-/// Tells the parent that something begins now.
-pub(crate) fn report_start(no: usize) -> Result<(), serde_json::Error> {
-    let start = StartReport { no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
+/// Reports a start to the parent.
+pub(crate) fn report_start(number: usize) -> Result<(), serde_json::Error> {
+    let start = StartReport { number, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
     println!("{}", serde_json::to_string(&start)?);
     Ok(())
 }
 
 async fn run_timed_job(job: TimedJob, _ctx: Ctx) -> Result<(), serde_json::Error> {
-    report_start(job.no)?;
+    report_start(job.number)?;
     if job.hold_ms > 0 {
         tokio::time::sleep(Duration::from_millis(job.hold_ms)).await;
     }
     Ok(())
 }
 
-/// A child under way, of this program or of a peer's. Killed when it goes out of scope.
+/// A running child process, of this program or of a peer. Dropping it kills the process.
 pub(crate) struct BenchProcess {
     child: Child,
     output_lines: Receiver<std::io::Result<String>>,
@@ -148,11 +149,11 @@ impl BenchProcess {
     }
 
     pub(crate) fn start_lock_contenders(url: &str, waiters: usize, times: usize) -> Result<Self> {
-        BenchProcess::start_role(&["crowd", url, &waiters.to_string(), &times.to_string()], "ready")
+        BenchProcess::start_role(&["contend", url, &waiters.to_string(), &times.to_string()], "ready")
     }
 
     pub(crate) fn start_callee(url: &str) -> Result<Self> {
-        BenchProcess::start_role(&["answer", url], "ready")
+        BenchProcess::start_role(&["reply", url], "ready")
     }
 
     pub(crate) fn start_echo(url: &str) -> Result<Self> {
@@ -163,41 +164,41 @@ impl BenchProcess {
         BenchProcess::start_role(&["pop", url], "ready")
     }
 
-    /// Starts this program in a role and waits for its first word.
+    /// Starts this program in a role and waits for its first line.
     fn start_role(words: &[&str], first: &str) -> Result<Self> {
         BenchProcess::spawn(Command::new(std::env::current_exe()?).arg(CHILD_FLAG).args(words), first)
     }
 
-    /// Starts a program and waits for its first word.
+    /// Starts a program and waits for its first line.
     pub(crate) fn spawn(command: &mut Command, first: &str) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("the child's output is a pipe")?).lines();
-        let (say, said) = channel();
-        // A thread that reads, so that a wait for a line can end without one.
+        let (sender, output_lines) = channel();
+        // A thread reads, so that waiting for a line can time out.
         std::thread::spawn(move || {
             for line in lines {
-                if say.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        let playing = BenchProcess { child, output_lines: said };
-        let line = playing.next_line()?;
-        anyhow::ensure!(line == first, "the child said {line:?} instead of {first:?}");
-        Ok(playing)
+        let process = BenchProcess { child, output_lines };
+        let line = process.next_line()?;
+        anyhow::ensure!(line == first, "the child printed {line:?} instead of {first:?}");
+        Ok(process)
     }
 
-    /// The next line that the child says. Blocks until then.
+    /// Waits for the next line of the child.
     pub(crate) fn next_line(&self) -> Result<String> {
         Ok(self.output_lines.recv().context("the child has ended")??)
     }
 
-    /// The next start that the child tells. Blocks until then.
+    /// Waits for the next start report of the child.
     pub(crate) fn next_start(&self) -> Result<StartReport> {
         Ok(serde_json::from_str(&self.next_line()?)?)
     }
 
-    /// The next start that the child tells, if there is one within this time.
+    /// Waits for the next start report of the child, at most this long.
     pub(crate) fn next_start_within(&self, time: Duration) -> Result<Option<StartReport>> {
         match self.output_lines.recv_timeout(time) {
             Ok(line) => Ok(Some(serde_json::from_str(&line?)?)),
@@ -206,24 +207,24 @@ impl BenchProcess {
         }
     }
 
-    /// The most memory that it has had.
+    /// Returns the peak memory of the process.
     pub(crate) fn peak_rss_mb(&self) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in its status")?;
         Ok(peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
     }
 
-    /// CPU time of all threads so far. Finer than the ticks of `/proc/PID/stat`: an idle process uses less than one.
+    /// Returns the CPU time of all threads, finer than the ticks of `/proc/PID/stat`.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut nanos = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let told = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-            nanos += told.split(' ').next().unwrap_or_default().parse::<u64>()?;
+            let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            nanos += schedstat.split(' ').next().unwrap_or_default().parse::<u64>()?;
         }
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -233,13 +234,13 @@ impl BenchProcess {
 
 impl Drop for BenchProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Microseconds of a clock that all processes of the machine share and nobody sets.
+/// Returns microseconds of the monotonic clock, which all processes of the machine share.
 pub(crate) fn monotonic_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000

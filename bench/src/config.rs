@@ -1,4 +1,4 @@
-//! What every measurement shares: the no-op job, the directory of the files, how long and how often.
+//! Shared by all measurements: the no-op job, the directory of the files, durations and rounds.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) const ARGS_BYTES: usize = 200;
 /// Jobs in one bulk push.
 pub(crate) const BULK_JOBS: usize = 1_000;
-/// Options of a store that forgets done jobs at once.
+/// Options of a store that does not keep done jobs.
 pub(crate) const KEEP_NONE: &str = "?keep=0";
-/// Options of a store as it comes.
+/// The default options of a store.
 pub(crate) const DEFAULTS: &str = "";
 
 /// The job of all measurements.
@@ -32,7 +32,7 @@ impl Noop {
     }
 }
 
-/// The args of a [`Noop`] as they stand in the file.
+/// Returns the args of a [`Noop`] as they are stored.
 pub(crate) fn noop_args() -> String {
     format!(r#"{{"text":"{}"}}"#, Noop::new().text)
 }
@@ -40,11 +40,11 @@ pub(crate) fn noop_args() -> String {
 /// The handler of all measurements.
 pub(crate) async fn noop(_job: Noop, _ctx: Ctx) {}
 
-/// How and where to measure.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchConfig {
     pub(crate) dir: PathBuf,
-    /// A smoke run: everything once, small and short; its figures say little.
+    /// A smoke run: everything once, small and short; its figures are not meaningful.
     pub(crate) is_quick: bool,
 }
 
@@ -53,17 +53,17 @@ impl BenchConfig {
         if self.is_quick { 1 } else { 5 }
     }
 
-    /// How long one side works in a round.
+    /// Returns how long one side works in a round.
     pub(crate) fn round_duration(&self) -> Duration {
         Duration::from_millis(if self.is_quick { 300 } else { 2_000 })
     }
 
-    /// How many jobs "many" are.
+    /// Returns the number of jobs of a large store.
     pub(crate) fn many_jobs(&self) -> usize {
         if self.is_quick { 50_000 } else { 1_000_000 }
     }
 
-    /// An empty directory of this name. What an earlier measurement left in it is gone.
+    /// Creates an empty directory with this name; removes the files of earlier measurements.
     pub(crate) fn fresh_dir(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join(name);
         if dir.exists() {
@@ -74,7 +74,7 @@ impl BenchConfig {
     }
 }
 
-/// Where duly finds its store in a file.
+/// Returns the URL of a store in a file.
 pub(crate) fn store_url(file: &Path, options: &str) -> String {
     format!("{}{options}", file.display())
 }
@@ -84,10 +84,10 @@ pub(crate) async fn open_store(file: &Path, options: &str) -> Result<Duly> {
     Ok(Duly::open(store_url(file, options)).await?)
 }
 
-/// Pushes so many jobs in bulk, each made by `job`.
+/// Pushes this many jobs in bulk, each created by `job`.
 pub(crate) async fn push_jobs(duly: &Duly, jobs: usize, job: impl Fn() -> duly::Push) -> Result<()> {
-    for at in (0..jobs).step_by(BULK_JOBS) {
-        duly.push_all((0..BULK_JOBS.min(jobs - at)).map(|_| job())).await?;
+    for pushed in (0..jobs).step_by(BULK_JOBS) {
+        duly.push_all((0..BULK_JOBS.min(jobs - pushed)).map(|_| job())).await?;
     }
     Ok(())
 }

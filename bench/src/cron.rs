@@ -1,9 +1,10 @@
-//! Cron: how late ticks start, how long many rules at one moment take to fire, what many idle rules cost.
+//! Cron: the lateness of ticks, the time for many simultaneous rules, and the cost of many idle rules.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, ensure};
-use duly::{CronRule, Duly, Filter, Push};
+use duly::cron::CronRule;
+use duly::{Duly, Filter, Push};
 use tokio::task::JoinSet;
 
 use crate::child::{BenchProcess, TimedJob, wall_us};
@@ -16,66 +17,70 @@ const GROUP: &str = "cron";
 const RULES_PER_SECOND: usize = 100;
 const MEASURED_SECONDS: usize = 20;
 const GOAL_LATE_MS: f64 = 20.0;
-/// Rules that share a moment, and that are idle.
+/// The number of simultaneous rules, and of idle rules.
 const MANY_RULES: usize = 10_000;
 const GOAL_FIRED_S: f64 = 1.0;
-/// What counts as nothing measurable: as much as an idle worker may use without any rule.
+/// As much as an idle worker may use without any rule.
 const GOAL_CPU_PERCENT: f64 = 0.5;
-/// Rules that are put at once.
+/// Rules that are put concurrently.
 const RULES_PER_BATCH: usize = 500;
-/// Time between the end of putting rules and the moment that they share, at least.
+/// The minimum time from putting the rules to their common tick.
 const LEAD_TIME: Duration = Duration::from_secs(3);
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let file = setting.fresh_dir("cron")?.join("duly.db");
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = config.fresh_dir("cron")?.join("duly.db");
     let duly = open_store(&file, DEFAULTS).await?;
     let child = BenchProcess::start_worker(&store_url(&file, DEFAULTS))?;
-    let lines = measure(GROUP, setting, &duly, &child).await?;
+    let lines = measure(GROUP, config, &duly, &child).await?;
     child.kill()?;
     Ok(lines)
 }
 
-/// The same for any store and a worker on it.
+/// Measures any store with a worker on it.
 pub(crate) async fn measure(
     group: &'static str,
-    setting: &BenchConfig,
+    config: &BenchConfig,
     duly: &Duly,
     child: &BenchProcess,
 ) -> Result<Vec<ReportLine>> {
-    let many = if setting.is_quick { 1_000 } else { MANY_RULES };
-    let alone = measure_idle_cpu(setting, child).await?;
-    put_rules(duly, many, "0 0 1 1 *").await?;
-    let among_many = measure_idle_cpu(setting, child).await?;
-    remove_rules(duly, many).await?;
-    let late = measure_lateness(setting, duly, child).await?;
-    let fired = measure_simultaneous_rules(duly, child, many).await?;
-    let line = |what: String, value, unit| ReportLine::single(group, what, value, unit);
+    let rules = if config.is_quick { 1_000 } else { MANY_RULES };
+    let without_rules = measure_idle_cpu(config, child).await?;
+    put_rules(duly, rules, "0 0 1 1 *").await?;
+    let with_rules = measure_idle_cpu(config, child).await?;
+    remove_rules(duly, rules).await?;
+    let lateness = measure_lateness(config, duly, child).await?;
+    let fired = measure_simultaneous_rules(duly, child, rules).await?;
+    let line = |name: String, value, unit| ReportLine::single(group, name, value, unit);
     Ok(vec![
-        line(format!("{RULES_PER_SECOND} rules each second, start after the tick, p50"), late.median(), Unit::Millis)
-            .with_goal("never early", late.min() >= 0.0),
+        line(
+            format!("{RULES_PER_SECOND} rules each second, start after the tick, p50"),
+            lateness.median(),
+            Unit::Millis,
+        )
+        .with_goal("never early", lateness.min() >= 0.0),
         line(
             format!("{RULES_PER_SECOND} rules each second, start after the tick, p99"),
-            late.percentile(99.0),
+            lateness.percentile(99.0),
             Unit::Millis,
         )
         .value_below(GOAL_LATE_MS),
-        line(format!("{many} rules at one moment, until the last has fired"), fired.as_secs_f64(), Unit::Seconds)
+        line(format!("{rules} rules at one moment, until the last has fired"), fired.as_secs_f64(), Unit::Seconds)
             .value_below(GOAL_FIRED_S),
-        line("CPU of an idle worker without rules".into(), alone, Unit::Percent),
-        line(format!("CPU of an idle worker with {many} rules"), among_many, Unit::Percent)
+        line("CPU of an idle worker without rules".into(), without_rules, Unit::Percent),
+        line(format!("CPU of an idle worker with {rules} rules"), with_rules, Unit::Percent)
             .value_below(GOAL_CPU_PERCENT),
     ])
 }
 
-fn build_rule(no: usize, pattern: &str) -> Result<CronRule> {
-    Ok(CronRule::new(format!("rule-{no}"), pattern, Push::from(TimedJob::new(no)))?)
+fn build_rule(number: usize, pattern: &str) -> Result<CronRule> {
+    Ok(CronRule::new(format!("rule-{number}"), pattern, Push::from(TimedJob::new(number)))?)
 }
 
 async fn put_rules(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
     for from in (0..rules).step_by(RULES_PER_BATCH) {
         let mut puts = JoinSet::new();
-        for no in from..rules.min(from + RULES_PER_BATCH) {
-            let (duly, rule) = (duly.clone(), build_rule(no, pattern)?);
+        for number in from..rules.min(from + RULES_PER_BATCH) {
+            let (duly, rule) = (duly.clone(), build_rule(number, pattern)?);
             puts.spawn(async move { duly.put_cron(rule).await });
         }
         while let Some(put) = puts.join_next().await {
@@ -88,9 +93,9 @@ async fn put_rules(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
 async fn remove_rules(duly: &Duly, rules: usize) -> Result<()> {
     for from in (0..rules).step_by(RULES_PER_BATCH) {
         let mut removes = JoinSet::new();
-        for no in from..rules.min(from + RULES_PER_BATCH) {
+        for number in from..rules.min(from + RULES_PER_BATCH) {
             let duly = duly.clone();
-            removes.spawn(async move { duly.remove_cron(&format!("rule-{no}")).await });
+            removes.spawn(async move { duly.remove_cron(&format!("rule-{number}")).await });
         }
         while let Some(removed) = removes.join_next().await {
             removed??;
@@ -99,8 +104,8 @@ async fn remove_rules(duly: &Duly, rules: usize) -> Result<()> {
     Ok(())
 }
 
-async fn measure_idle_cpu(setting: &BenchConfig, child: &BenchProcess) -> Result<f64> {
-    let time = Duration::from_secs(if setting.is_quick { 2 } else { 10 });
+async fn measure_idle_cpu(config: &BenchConfig, child: &BenchProcess) -> Result<f64> {
+    let time = Duration::from_secs(if config.is_quick { 2 } else { 10 });
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (begin, before) = (Instant::now(), child.cpu_time()?);
     tokio::time::sleep(time).await;
@@ -108,33 +113,33 @@ async fn measure_idle_cpu(setting: &BenchConfig, child: &BenchProcess) -> Result
     Ok(used.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Milliseconds from the tick, which is a full second, to the start of its job.
-async fn measure_lateness(setting: &BenchConfig, duly: &Duly, child: &BenchProcess) -> Result<Samples> {
-    let seconds = if setting.is_quick { 3 } else { MEASURED_SECONDS };
+/// Returns the milliseconds from each tick, a full second, to the start of its job.
+async fn measure_lateness(config: &BenchConfig, duly: &Duly, child: &BenchProcess) -> Result<Samples> {
+    let seconds = if config.is_quick { 3 } else { MEASURED_SECONDS };
     put_rules(duly, RULES_PER_SECOND, "* * * * * *").await?;
-    // Those that fired while others were still being put are not counted.
+    // Ticks before all rules are put do not count.
     let from = wall_us(SystemTime::now()).div_ceil(1_000_000) * 1_000_000;
-    let until = from + seconds as u64 * 1_000_000;
-    let mut late = Samples::default();
+    let end = from + seconds as u64 * 1_000_000;
+    let mut lateness = Samples::default();
     loop {
         let start = child.next_start()?;
-        if start.wall_us >= until {
+        if start.wall_us >= end {
             break;
         }
         if start.wall_us >= from {
-            late.record((start.wall_us % 1_000_000) as f64 / 1_000.0);
+            lateness.record((start.wall_us % 1_000_000) as f64 / 1_000.0);
         }
     }
     remove_rules(duly, RULES_PER_SECOND).await?;
     while child.next_start_within(Duration::from_secs(1))?.is_some() {}
     let expected = seconds * RULES_PER_SECOND;
-    ensure!(late.len() == expected, "{} starts in {seconds} s instead of {expected}", late.len());
-    Ok(late)
+    ensure!(lateness.len() == expected, "{} starts in {seconds} s instead of {expected}", lateness.len());
+    Ok(lateness)
 }
 
-/// From the moment that all rules share until the last of their jobs was pushed.
+/// Returns the time from the common tick of all rules until the last of their jobs is pushed.
 async fn measure_simultaneous_rules(duly: &Duly, child: &BenchProcess, rules: usize) -> Result<Duration> {
-    // How long it takes to put them is known once they are put: first for a time that does not come.
+    // The first put, with a tick far away, measures how long putting takes.
     let begin = Instant::now();
     put_rules(duly, rules, "0 0 1 1 *").await?;
     let moment = wall_us(SystemTime::now() + LEAD_TIME + 2 * begin.elapsed()) / 1_000_000;

@@ -1,10 +1,10 @@
-//! A flood: a million jobs of one queue fall due in the same moment. Does another queue still get its turn?
+//! Flood: a million jobs of one queue become due at the same time. Measures whether another queue still gets its turn.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use duly::{Args, Ctx};
+use duly::{Args, Ctx, PushExt};
 use serde::{Deserialize, Serialize};
 
 use crate::child::monotonic_us;
@@ -14,15 +14,15 @@ use crate::stats::Samples;
 use crate::worker::MeasuredWorker;
 
 const GROUP: &str = "flood";
-/// Jobs a second that a slow disk takes in bulk: until then the flood must not begin.
+/// Jobs per second that a slow disk stores in bulk; determines the start of the flood.
 const FILL_JOBS_PER_SECOND: usize = 30_000;
 /// Time between two jobs of the other queue.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
-/// Longest wait for the flood to be over.
+/// The longest wait for the end of the flood.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 const GOAL_MS: f64 = 50.0;
 
-/// A job of the other queue: when it was pushed, by the machine's monotonic clock.
+/// A job of the other queue, with the time of its push on the monotonic clock.
 #[derive(Serialize, Deserialize)]
 struct Probe {
     pushed_us: u64,
@@ -32,43 +32,45 @@ impl Args for Probe {
     const KIND: &'static str = "probe";
 }
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let jobs = setting.many_jobs();
-    let duly = open_store(&setting.fresh_dir("flood")?.join("duly.db"), KEEP_NONE).await?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let jobs = config.many_jobs();
+    let duly = open_store(&config.fresh_dir("flood")?.join("duly.db"), KEEP_NONE).await?;
     let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_JOBS_PER_SECOND) as u64);
     push_jobs(&duly, jobs, || Noop::new().at(due).queue("flood")).await?;
     let starts = Arc::new(Mutex::new(Samples::default()));
     let worker = duly.worker().queue("flood", 100).queue("other", 10).with_state(starts.clone()).on(noop).on(run_probe);
-    let working = MeasuredWorker::start(worker).await?;
+    let worker_run = MeasuredWorker::start(worker).await?;
     let wait = due.duration_since(SystemTime::now()).unwrap_or_default();
     eprintln!("flood: begins in {:.1} s", wait.as_secs_f64());
     tokio::time::sleep(wait).await;
 
     let begin = Instant::now();
-    let probes = if setting.is_quick { 50 } else { 500 };
+    let probes = if config.is_quick { 50 } else { 500 };
     for _ in 0..probes {
         duly.push(Probe { pushed_us: monotonic_us() }.queue("other")).await?;
         tokio::time::sleep(PROBE_INTERVAL).await;
     }
-    let meanwhile = working.settled_count();
-    tokio::time::timeout(DRAIN_TIMEOUT, working.wait_settled(jobs + probes)).await.context("the flood does not end")?;
-    let took = begin.elapsed();
-    working.stop().await?;
+    let settled_meanwhile = worker_run.settled_count();
+    tokio::time::timeout(DRAIN_TIMEOUT, worker_run.wait_settled(jobs + probes))
+        .await
+        .context("the flood does not end")?;
+    let duration = begin.elapsed();
+    worker_run.stop().await?;
     let starts = starts.lock().map_err(|_| anyhow::anyhow!("a handler has panicked"))?.clone();
     anyhow::ensure!(starts.len() == probes, "{} of {probes} jobs of the other queue ran", starts.len());
-    eprintln!("flood: {meanwhile} jobs were settled while the other queue was measured");
-    let name = |what: &str| format!("{jobs} due at once: another queue's job starts, {what}");
+    eprintln!("flood: {settled_meanwhile} jobs were settled while the other queue was measured");
+    let name = |label: &str| format!("{jobs} due at once: another queue's job starts, {label}");
     Ok(vec![
         ReportLine::single(GROUP, name("p50"), starts.median(), Unit::Millis),
         ReportLine::single(GROUP, name("p99"), starts.percentile(99.0), Unit::Millis).value_below(GOAL_MS),
         ReportLine::single(GROUP, name("worst"), starts.max(), Unit::Millis),
-        ReportLine::single(GROUP, "the flood itself", jobs as f64 / took.as_secs_f64(), Unit::PerSecond),
+        ReportLine::single(GROUP, "the flood itself", jobs as f64 / duration.as_secs_f64(), Unit::PerSecond),
     ])
 }
 
 async fn run_probe(job: Probe, ctx: Ctx) {
-    let late = monotonic_us().saturating_sub(job.pushed_us) as f64 / 1_000.0;
+    let start_ms = monotonic_us().saturating_sub(job.pushed_us) as f64 / 1_000.0;
     if let Some(Ok(mut starts)) = ctx.state::<Arc<Mutex<Samples>>>().map(|starts| starts.lock()) {
-        starts.record(late);
+        starts.record(start_ms);
     }
 }

@@ -1,4 +1,4 @@
-//! What the history costs: whole lives with it and without, in turn.
+//! The cost of the history: lifecycles with and without it, in alternation.
 
 use std::time::Duration;
 
@@ -15,45 +15,44 @@ pub(crate) const BATCHES: [usize; 2] = [10, 100];
 /// Options of a store that keeps no history.
 const WITHOUT_HISTORY: &str = "?keep=0&history=off";
 const WITH_HISTORY: &str = "?keep=0";
-/// The least that is left of the throughput: it may cost 5 %.
+/// The history may cost 5 % of the throughput.
 pub(crate) const GOAL_RATIO_MIN: f64 = 0.95;
-/// A difference of a few percent drowns in what else a machine does: many rounds, each short, and each side first as often as
-/// last.
+/// Many short rounds with alternating order: a difference of a few percent is smaller than the noise of a machine.
 const ROUNDS: usize = 50;
 
-pub(crate) fn round_count(setting: &BenchConfig) -> usize {
-    if setting.is_quick { 2 } else { ROUNDS }
+pub(crate) fn round_count(config: &BenchConfig) -> usize {
+    if config.is_quick { 2 } else { ROUNDS }
 }
 
-/// How long one side works in a round.
-pub(crate) fn round_duration(setting: &BenchConfig) -> Duration {
-    setting.round_duration() / 5
+/// Returns how long one side works in a round.
+pub(crate) fn round_duration(config: &BenchConfig) -> Duration {
+    config.round_duration() / 5
 }
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let mut lines = Vec::new();
     for batch in BATCHES {
         let mut pair = Comparison::default();
-        for round in 0..round_count(setting) {
-            let dir = setting.fresh_dir("history")?;
+        for round in 0..round_count(config) {
+            let dir = config.fresh_dir("history")?;
             let mut sides = [(WITH_HISTORY, 0.0), (WITHOUT_HISTORY, 0.0)];
             if round % 2 == 1 {
                 sides.reverse();
             }
-            for (at, (options, lives)) in sides.iter_mut().enumerate() {
-                *lives = lifecycle::measure_lifecycles(
-                    &dir.join(format!("{at}.db")),
+            for (index, (options, per_second)) in sides.iter_mut().enumerate() {
+                *per_second = lifecycle::measure_lifecycles(
+                    &dir.join(format!("{index}.db")),
                     options,
                     batch,
-                    round_duration(setting),
+                    round_duration(config),
                 )
                 .await?;
             }
             sides.sort_by_key(|(options, _)| options.len());
             pair.record(sides[0].1, sides[1].1);
         }
-        eprintln!("{GROUP}, batch {batch}: {} rounds", round_count(setting));
-        let name = format!("life with the history, batch {batch}");
+        eprintln!("{GROUP}, batch {batch}: {} rounds", round_count(config));
+        let name = format!("lifecycle with the history, batch {batch}");
         lines.push(
             ReportLine::comparison(GROUP, name, Unit::PerSecond, "history=off", &pair).ratio_at_least(GOAL_RATIO_MIN),
         );

@@ -1,4 +1,4 @@
-//! Whole lives: pushed, claimed, run by a no-op handler, settled. Against the limit and against the peers.
+//! Lifecycles: push, claim, a no-op handler, settle. Compared to the baseline and to the peers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,61 +12,61 @@ use crate::report::{ReportLine, Unit};
 use crate::stats::Comparison;
 use crate::worker::MeasuredWorker;
 
-const GROUP: &str = "life";
-/// Batch sizes, each with the least ratio to the bare loop that is good enough.
+const GROUP: &str = "lifecycle";
+/// Batch sizes, each with its minimum ratio to the bare loop.
 const BATCHES: [(usize, f64); 2] = [(10, 0.35), (100, 0.5)];
-/// Batches that may be under way: one that is pushed, one that waits, one that runs, one that is settled.
+/// Batches in flight: one each that is pushed, waits, runs and is settled.
 pub(crate) const BATCHES_IN_FLIGHT_MAX: usize = 4;
 
-pub(crate) async fn compare_with_baseline(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn compare_with_baseline(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let mut lines = Vec::new();
     for (batch, goal) in BATCHES {
-        let (mut lean, mut kept) = (Comparison::default(), Comparison::default());
-        for round in 0..setting.round_count() {
-            let dir = setting.fresh_dir("life")?;
-            let ours = measure_lifecycles(&dir.join("duly.db"), KEEP_NONE, batch, setting.round_duration()).await?;
-            let limit = SqliteBaseline::create(&dir.join("bare.db"))
+        let (mut keep_none, mut defaults) = (Comparison::default(), Comparison::default());
+        for round in 0..config.round_count() {
+            let dir = config.fresh_dir(GROUP)?;
+            let ours = measure_lifecycles(&dir.join("duly.db"), KEEP_NONE, batch, config.round_duration()).await?;
+            let baseline = SqliteBaseline::create(&dir.join("bare.db"))
                 .await?
-                .measure_lifecycles(batch, setting.round_duration())?;
-            lean.record(ours, limit);
-            kept.record(
-                measure_lifecycles(&dir.join("kept.db"), DEFAULTS, batch, setting.round_duration()).await?,
-                limit,
+                .measure_lifecycles(batch, config.round_duration())?;
+            keep_none.record(ours, baseline);
+            defaults.record(
+                measure_lifecycles(&dir.join("kept.db"), DEFAULTS, batch, config.round_duration()).await?,
+                baseline,
             );
-            eprintln!("life, batch {batch}: round {} of {}", round + 1, setting.round_count());
+            eprintln!("{GROUP}, batch {batch}: round {} of {}", round + 1, config.round_count());
         }
         let line = |name: String, pair| ReportLine::comparison(GROUP, name, Unit::PerSecond, "bare loop", pair);
-        lines.push(line(format!("life, batch {batch}"), &lean).ratio_at_least(goal));
-        lines.push(line(format!("life, batch {batch}, defaults"), &kept));
+        lines.push(line(format!("lifecycle, batch {batch}"), &keep_none).ratio_at_least(goal));
+        lines.push(line(format!("lifecycle, batch {batch}, defaults"), &defaults));
     }
     Ok(lines)
 }
 
-pub(crate) async fn compare_with_peers(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let peers = SqlitePeer::prepare_all(setting)?;
+pub(crate) async fn compare_with_peers(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = SqlitePeer::prepare_all(config)?;
     let mut pairs: Vec<Vec<Comparison>> = peers.iter().map(|_| BATCHES.map(|_| Comparison::default()).into()).collect();
     let mut pushes: Vec<Comparison> = peers.iter().map(|_| Comparison::default()).collect();
-    // A peer's round takes many seconds: fewer of them.
-    for round in 0..setting.round_count().min(3) {
-        let dir = setting.fresh_dir("peers")?;
+    // Fewer rounds: one of a peer takes many seconds.
+    for round in 0..config.round_count().min(3) {
+        let dir = config.fresh_dir("peers")?;
         let mut ours = Vec::new();
         for (batch, _) in BATCHES {
             let file = dir.join(format!("duly-{batch}.db"));
-            ours.push(measure_lifecycles(&file, KEEP_NONE, batch, setting.round_duration()).await?);
+            ours.push(measure_lifecycles(&file, KEEP_NONE, batch, config.round_duration()).await?);
         }
-        let single = measure_single_pushes(&dir.join("single.db"), setting.round_duration()).await?;
-        for (at, peer) in peers.iter().enumerate() {
-            let figures = peer.run(&setting.fresh_dir("peer")?)?;
-            ours.iter().zip(&mut pairs[at]).for_each(|(ours, pair)| pair.record(*ours, figures.life_per_s));
-            pushes[at].record(single, figures.single_push_per_s);
+        let pushes_per_s = measure_single_pushes(&dir.join("single.db"), config.round_duration()).await?;
+        for (index, peer) in peers.iter().enumerate() {
+            let figures = peer.run(&config.fresh_dir("peer")?)?;
+            ours.iter().zip(&mut pairs[index]).for_each(|(ours, pair)| pair.record(*ours, figures.life_per_s));
+            pushes[index].record(pushes_per_s, figures.single_push_per_s);
         }
-        eprintln!("peers: round {} of {}", round + 1, setting.round_count().min(3));
+        eprintln!("peers: round {} of {}", round + 1, config.round_count().min(3));
     }
     let mut lines = Vec::new();
     for ((peer, pairs), push) in peers.iter().zip(&pairs).zip(&pushes) {
         for ((batch, _), pair) in BATCHES.iter().zip(pairs) {
             let line =
-                ReportLine::comparison("peers", format!("life, batch {batch}"), Unit::PerSecond, &peer.name, pair);
+                ReportLine::comparison("peers", format!("lifecycle, batch {batch}"), Unit::PerSecond, &peer.name, pair);
             lines.push(match peer.goal {
                 Some(goal) => line.ratio_at_least(goal),
                 None => line,
@@ -77,27 +77,26 @@ pub(crate) async fn compare_with_peers(setting: &BenchConfig) -> Result<Vec<Repo
     Ok(lines)
 }
 
-/// Lives a second, from the first push to the last settle.
+/// Returns lifecycles per second, from the first push to the last settle.
 ///
-/// One task pushes `batch` at a time for so long, never far ahead, as the bare loop is never ahead at all;
-/// a worker that runs `batch` at once works at the same time.
+/// One task pushes `batch` jobs at a time, at most a few batches ahead of a worker with concurrency `batch`.
 pub(crate) async fn measure_lifecycles(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
     let duly = open_store(file, options).await?;
-    let working = MeasuredWorker::start(duly.worker().queue("default", batch).on(noop)).await?;
+    let worker_run = MeasuredWorker::start(duly.worker().queue("default", batch).on(noop)).await?;
     let begin = Instant::now();
     let mut jobs = 0;
     while begin.elapsed() < time {
         if jobs >= BATCHES_IN_FLIGHT_MAX * batch {
-            working.wait_settled_more(u32::try_from(batch)?).await?;
+            worker_run.wait_settled_more(u32::try_from(batch)?).await?;
         }
         duly.push_all((0..batch).map(|_| Noop::new())).await?;
         jobs += batch;
     }
-    working.wait_settled(jobs).await;
-    let took = begin.elapsed();
-    let tally = working.stop().await?;
-    ensure!(tally.acked == jobs as u64, "{} of {jobs} jobs were acked", tally.acked);
-    Ok(jobs as f64 / took.as_secs_f64())
+    worker_run.wait_settled(jobs).await;
+    let duration = begin.elapsed();
+    let summary = worker_run.stop().await?;
+    ensure!(summary.acked == jobs as u64, "{} of {jobs} jobs were acked", summary.acked);
+    Ok(jobs as f64 / duration.as_secs_f64())
 }
 
 async fn measure_single_pushes(file: &Path, time: Duration) -> Result<f64> {

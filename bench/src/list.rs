@@ -1,4 +1,4 @@
-//! List: a page of 50 by each filter that has an index, and the counts, when a million jobs wait, against ten thousand.
+//! List: a page of 50 for each indexed filter, and the counts, with a million waiting jobs compared to ten thousand.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,20 +13,19 @@ use crate::stats::{Comparison, Samples};
 use crate::worker::MeasuredWorker;
 
 const GROUP: &str = "list";
-/// Looks of which the median is one round's figure.
+/// Queries per round; the figure is their median.
 const SAMPLES_PER_ROUND: usize = 20;
-/// What waits is due over so many days from tomorrow on.
+/// Waiting jobs are due over one day from tomorrow on.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Dead jobs beside ten thousand that wait, and beside a million; a tenth as many are done.
+/// Dead jobs of the small and of the large store; a tenth as many are done.
 const FEW_DEAD_JOBS: usize = 5_000;
 const MANY_DEAD_JOBS: usize = 100_000;
-/// Jobs at once of the worker that ends them.
+/// The concurrency of the worker that ends them.
 const CONCURRENCY: usize = 1_000;
 const GOAL_RATIO: f64 = 1.5;
-/// In microseconds.
 const GOAL_MICROS: f64 = 5_000.0;
 
-/// As docs/reference/filter.md calls them quick; the group of a kind comes besides.
+/// The indexed filters of docs/reference/filter.md; `measure` adds the group of a kind.
 const FILTERS: [&str; 9] = [
     "state:scheduled queue:default",
     "state:scheduled kind:k3",
@@ -38,37 +37,37 @@ const FILTERS: [&str; 9] = [
     "state:dead since:1h",
     "state:done since:1h",
 ];
-/// The kind whose group is listed.
+/// The kind of the listed group.
 const GROUPED_KIND: &str = "k3";
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let dir = setting.fresh_dir("list")?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let dir = config.fresh_dir("list")?;
     let mut stores = Vec::new();
-    for (file, size) in ["few.db", "many.db"].into_iter().zip(store_sizes(setting)) {
+    for (file, size) in ["few.db", "many.db"].into_iter().zip(store_sizes(config)) {
         let duly = open_store(&dir.join(file), DEFAULTS).await?;
         fill_store(&duly, size).await?;
         stores.push(duly);
     }
-    measure(GROUP, setting, &stores).await
+    measure(GROUP, config, &stores).await
 }
 
-/// How much is in a store.
+/// The number of jobs in a store.
 #[derive(Clone, Copy)]
 pub(crate) struct StoreSize {
-    waiting: usize,
+    scheduled: usize,
     dead: usize,
 }
 
-/// Of the small store, and of the large one.
-pub(crate) fn store_sizes(setting: &BenchConfig) -> [StoreSize; 2] {
-    let dead = if setting.is_quick { FEW_DEAD_JOBS } else { MANY_DEAD_JOBS };
-    [StoreSize { waiting: FEW_JOBS, dead: FEW_DEAD_JOBS }, StoreSize { waiting: setting.many_jobs(), dead }]
+/// Returns the sizes of the small and of the large store.
+pub(crate) fn store_sizes(config: &BenchConfig) -> [StoreSize; 2] {
+    let dead = if config.is_quick { FEW_DEAD_JOBS } else { MANY_DEAD_JOBS };
+    [StoreSize { scheduled: FEW_JOBS, dead: FEW_DEAD_JOBS }, StoreSize { scheduled: config.many_jobs(), dead }]
 }
 
-/// Lets so many jobs die, a tenth as many be done, and so many wait.
+/// Adds dead jobs, a tenth as many done jobs, and scheduled jobs.
 pub(crate) async fn fill_store(duly: &Duly, size: StoreSize) -> Result<()> {
     add_ended_jobs(duly, size.dead).await?;
-    add_scheduled_jobs(duly, size.waiting).await
+    add_scheduled_jobs(duly, size.scheduled).await
 }
 
 async fn add_ended_jobs(duly: &Duly, jobs: usize) -> Result<()> {
@@ -78,21 +77,21 @@ async fn add_ended_jobs(duly: &Duly, jobs: usize) -> Result<()> {
         nth_job(n.get()).max_attempts(1)
     })
     .await?;
-    // All kept alike.
+    // An explicit keep time, independent of the store's default.
     push_jobs(duly, jobs / 10, || Push::new("done", "null").keep(DAY)).await?;
-    let ends = |ctx: Ctx| async move {
+    let end_job = |ctx: Ctx| async move {
         match ctx.job().kind.as_str() {
             "done" => Ok(()),
             _ => Err("no such thing"),
         }
     };
-    let working = MeasuredWorker::start(duly.worker().queue("default", CONCURRENCY).on_any_kind(ends)).await?;
-    working.wait_settled(jobs + jobs / 10).await;
-    working.stop().await?;
+    let worker_run = MeasuredWorker::start(duly.worker().queue("default", CONCURRENCY).on_any_kind(end_job)).await?;
+    worker_run.wait_settled(jobs + jobs / 10).await;
+    worker_run.stop().await?;
     Ok(())
 }
 
-/// So many jobs that are due over a day from tomorrow on, of ten kinds and a hundred tags.
+/// Adds jobs that are due over a day from tomorrow on, with ten kinds and a hundred tags.
 async fn add_scheduled_jobs(duly: &Duly, jobs: usize) -> Result<()> {
     let n = Cell::new(0u32);
     push_jobs(duly, jobs, || {
@@ -103,33 +102,33 @@ async fn add_scheduled_jobs(duly: &Duly, jobs: usize) -> Result<()> {
     .await
 }
 
-/// The nth job.
+/// Returns the nth job.
 fn nth_job(n: u32) -> Push {
     Push::new(format!("k{}", n % 10), noop_args()).tag(format!("t{}", n % 100))
 }
 
-/// Each filter, and the counts, in the second store against the first.
-pub(crate) async fn measure(group: &'static str, setting: &BenchConfig, stores: &[Duly]) -> Result<Vec<ReportLine>> {
+/// Measures each filter and the counts in the second store, compared to the first.
+pub(crate) async fn measure(group: &'static str, config: &BenchConfig, stores: &[Duly]) -> Result<Vec<ReportLine>> {
     let groups = stores[0].dead_groups(None).await?;
-    // The same in both stores: it is made of kind and error.
+    // The id of a group derives from kind and error, so it is the same in both stores.
     let dead = groups.into_iter().find(|dead| dead.kind == GROUPED_KIND).context("no group of dead jobs")?;
     let mut lines = Vec::new();
     for text in FILTERS.map(str::to_owned).into_iter().chain([format!("state:dead group:{}", dead.id)]) {
         let filter: Filter = text.parse()?;
         let mut pair = Comparison::default();
-        for _ in 0..setting.round_count() {
+        for _ in 0..config.round_count() {
             let base = measure_page(&stores[0], &filter).await?;
             pair.record(measure_page(&stores[1], &filter).await?, base);
         }
-        let name = format!("a page of 50 of {}, {text}", setting.many_jobs());
+        let name = format!("a page of 50 of {}, {text}", config.many_jobs());
         lines.push(report_line(group, name, &pair));
     }
     let mut pair = Comparison::default();
-    for _ in 0..setting.round_count() {
+    for _ in 0..config.round_count() {
         let base = measure_counts(&stores[0]).await?;
         pair.record(measure_counts(&stores[1]).await?, base);
     }
-    lines.push(report_line(group, format!("counts of {}", setting.many_jobs()), &pair));
+    lines.push(report_line(group, format!("counts of {}", config.many_jobs()), &pair));
     Ok(lines)
 }
 

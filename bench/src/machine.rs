@@ -1,4 +1,4 @@
-//! What the figures were measured on: without it they say nothing.
+//! The machine of the measurements; figures have no meaning without it.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,12 +11,12 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) cpu: String,
     pub(crate) kernel: String,
-    /// File system and device below the directory of the files.
+    /// The file system and the device of the benchmark files.
     pub(crate) disk: String,
-    /// Load average of the last minute at the start: above about 0.5 somebody else was at work too.
+    /// The load average of the last minute before the start; above about 0.5, other programs were running.
     pub(crate) load: String,
     pub(crate) sqlite: String,
-    /// The version of the server that measurements on Redis start, if there is one.
+    /// The version of the installed Redis server, if any.
     pub(crate) redis: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// Files in memory make every sync free: such figures must not be mistaken for real ones.
+    /// Returns true if the files are in memory, where syncs are free and figures are not meaningful.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.disk.starts_with("tmpfs") || self.disk.starts_with("ramfs")
     }
@@ -51,7 +51,7 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// The processors' time so far, as the kernel counts it, and what of it the host has given to other machines.
+/// The CPU time so far and the stolen part, which the host gave to other machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuTime {
     total: u64,
@@ -63,33 +63,33 @@ impl CpuTime {
         CpuTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// `cpu  user nice system idle iowait irq softirq steal ..`; what follows is in user and nice already.
+    /// Parses `cpu  user nice system idle iowait irq softirq steal ..`; user and nice include the later fields.
     fn parse(stat: &str) -> Option<Self> {
         let ticks = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace().take(8);
         let ticks: Vec<u64> = ticks.map(|tick| tick.parse().ok()).collect::<Option<_>>()?;
         Some(CpuTime { total: ticks.iter().sum(), stolen: *ticks.get(7)? })
     }
 
-    /// How much the host has given to others since, in percent: with a few, a slow round says little.
+    /// Returns the stolen CPU time since `before` in percent; above a few percent, slow rounds are not meaningful.
     pub(crate) fn stolen_since(self, before: Self) -> f64 {
-        let (all, stolen) = (self.total.saturating_sub(before.total), self.stolen.saturating_sub(before.stolen));
-        100.0 * stolen as f64 / all.max(1) as f64
+        let (total, stolen) = (self.total.saturating_sub(before.total), self.stolen.saturating_sub(before.stolen));
+        100.0 * stolen as f64 / total.max(1) as f64
     }
 }
 
-/// The kernel's version without what its builder has added.
+/// Returns the kernel version without the distribution's suffix.
 fn kernel_release(text: &str) -> &str {
     text.trim().split('-').next().unwrap_or_default()
 }
 
-/// `Redis server v=7.0.15 sha=..` says which.
+/// Parses the version from `Redis server v=7.0.15 sha=..`.
 pub(crate) fn redis_version() -> Option<String> {
-    let told = Command::new("redis-server").arg("--version").output().ok()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    told.split(' ').find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
+    let output = Command::new("redis-server").arg("--version").output().ok()?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.split(' ').find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
 }
 
-/// The file system of the mount point that is nearest above the directory.
+/// Describes the file system that contains the directory.
 fn describe_disk(dir: &Path, mounts: &str) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let nearest = mounts
@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn stolen_time_is_a_share_of_total() {
-        let at = |idle, stolen| CpuTime::parse(&format!("cpu  10 0 10 {idle} 5 0 5 {stolen} 0 0\ncpu0 1 2\n"));
-        let (before, after) = (at(100, 0).expect("ticks"), at(170, 30).expect("ticks"));
+        let cpu_time = |idle, stolen| CpuTime::parse(&format!("cpu  10 0 10 {idle} 5 0 5 {stolen} 0 0\ncpu0 1 2\n"));
+        let (before, after) = (cpu_time(100, 0).expect("ticks"), cpu_time(170, 30).expect("ticks"));
         assert_eq!(after.stolen_since(before), 30.0);
         assert_eq!(CpuTime::parse("cpu  1 2 3\n"), None);
     }

@@ -1,7 +1,7 @@
-//! duly-bench: what duly costs, beside the limit of its store and beside its peers, in one run.
+//! duly-bench: compares duly to a baseline on its store and to its peers, in one run.
 //!
-//! Each measurement is a file of its own and answers lines of one table.
-//! Rounds of both sides take turns, and a ratio is taken inside a round: a noisy neighbour hits both alike.
+//! Each measurement has its own file and returns lines of one table.
+//! Both sides alternate, and ratios are computed per round, so that noise affects both sides.
 
 mod baseline;
 mod call;
@@ -38,14 +38,14 @@ use crate::report::ReportLine;
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
-    let given: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(role) = child::parse_role(&given)? {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(role) = child::parse_role(&args)? {
         return child::run_role(role).await;
     }
-    let options = match Options::parse(&given) {
+    let options = match Options::parse(&args) {
         Ok(options) => options,
-        Err(why) => {
-            eprintln!("{why}\n\n{}", options::USAGE);
+        Err(error) => {
+            eprintln!("{error}\n\n{}", options::USAGE);
             std::process::exit(2);
         }
     };
@@ -56,19 +56,19 @@ async fn main() -> Result<()> {
         println!("The files are in memory, where a sync costs nothing: name a directory on a disk with --dir.");
     }
     let before = CpuTime::read();
-    let setting = BenchConfig { dir: options.dir.join("duly-bench"), is_quick: options.quick };
+    let config = BenchConfig { dir: options.dir.join("duly-bench"), is_quick: options.quick };
     let mut lines = Vec::new();
     let mut failed = Vec::new();
     for group in &options.groups {
         eprintln!("{}", group.name());
-        // One that fails does not take the others' figures with it.
-        match run_group(*group, &setting).await {
+        // A failed group does not discard the figures of the others.
+        match run_group(*group, &config).await {
             Ok(measured) => lines.extend(measured),
             Err(error) => failed.push(format!("{}: {error:#}", group.name())),
         }
     }
-    let _ = std::fs::remove_dir_all(&setting.dir);
-    // The peers alone have printed a table of their own.
+    let _ = std::fs::remove_dir_all(&config.dir);
+    // `redis-peers` prints its own table and returns no lines.
     if !lines.is_empty() {
         println!("\n{}", report::format_table(&lines));
     }
@@ -86,37 +86,37 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn run_group(group: Group, setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+async fn run_group(group: Group, config: &BenchConfig) -> Result<Vec<ReportLine>> {
     match group {
-        Group::Push => push::run(setting).await,
-        Group::Lifecycle => lifecycle::compare_with_baseline(setting).await,
-        Group::Peers => lifecycle::compare_with_peers(setting).await,
-        Group::SingleJob => single_job::run(setting).await,
-        Group::Growth => growth::run(setting).await,
-        Group::Flood => flood::run(setting).await,
-        Group::Reopen => reopen::run(setting).await,
-        Group::Wake => wake::run(setting).await,
-        Group::Shrink => shrink::run(setting).await,
-        Group::Lock => lock::run(setting).await,
-        Group::Call => call::run(setting).await,
-        Group::Cron => cron::run(setting).await,
-        Group::List => list::run(setting).await,
-        Group::Http => http::run(setting).await,
-        Group::History => history::run(setting).await,
-        Group::RedisPush => redis::push(setting).await,
-        Group::RedisDrain => redis::drain(setting).await,
-        Group::RedisLifecycle => redis::life(setting).await,
-        Group::RedisWake => redis::wake(setting).await,
-        Group::RedisLateness => redis::late(setting).await,
-        Group::RedisMemory => redis::memory(setting).await,
-        Group::RedisGrowth => redis::growth(setting).await,
-        Group::RedisFailover => redis::failover(setting).await,
-        Group::RedisLock => redis::lock(setting).await,
-        Group::RedisCall => redis::call(setting).await,
-        Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
-        Group::RedisCron => redis::cron(setting).await,
-        Group::RedisHistory => redis::history(setting).await,
-        Group::RedisList => redis::list(setting).await,
-        Group::RedisPeers => redis::peers(setting).await,
+        Group::Push => push::run(config).await,
+        Group::Lifecycle => lifecycle::compare_with_baseline(config).await,
+        Group::Peers => lifecycle::compare_with_peers(config).await,
+        Group::SingleJob => single_job::run(config).await,
+        Group::Growth => growth::run(config).await,
+        Group::Flood => flood::run(config).await,
+        Group::Reopen => reopen::run(config).await,
+        Group::Wake => wake::run(config).await,
+        Group::Shrink => shrink::run(config).await,
+        Group::Lock => lock::run(config).await,
+        Group::Call => call::run(config).await,
+        Group::Cron => cron::run(config).await,
+        Group::List => list::run(config).await,
+        Group::Http => http::run(config).await,
+        Group::History => history::run(config).await,
+        Group::RedisPush => redis::push(config).await,
+        Group::RedisDrain => redis::drain(config).await,
+        Group::RedisLifecycle => redis::lifecycle(config).await,
+        Group::RedisWake => redis::wake(config).await,
+        Group::RedisLateness => redis::lateness(config).await,
+        Group::RedisMemory => redis::memory(config).await,
+        Group::RedisGrowth => redis::growth(config).await,
+        Group::RedisFailover => redis::failover(config).await,
+        Group::RedisLock => redis::lock(config).await,
+        Group::RedisCall => redis::call(config).await,
+        Group::SidekiqDrain => redis::sidekiq_drain(config).await,
+        Group::RedisCron => redis::cron(config).await,
+        Group::RedisHistory => redis::history(config).await,
+        Group::RedisList => redis::list(config).await,
+        Group::RedisPeers => redis::peers(config).await,
     }
 }

@@ -7,16 +7,17 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http history; all of them if none is named
-         on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
+NAMES    push lifecycle peers single-job growth flood reopen wake shrink lock call cron list http history;
+         all of them if none is named
+         on Redis: redis-push redis-drain redis-lifecycle redis-wake redis-lateness redis-memory redis-growth
+         redis-failover redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
          redis-peers is a table of the peers alone
---quick  a smoke run of under a minute, small and without peers: its figures say little
+--quick  a smoke run of under a minute, small and without peers: its figures are not meaningful
 --plot   writes a bar chart
 --json   prints the figures as JSON too
 --dir    where the files are made, on a real disk (default: target)";
 
-/// A measurement by its name.
+/// A group of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Push,
@@ -51,7 +52,7 @@ pub(crate) enum Group {
     RedisPeers,
 }
 
-/// In a file, what is measured unless something is named.
+/// The groups on SQLite, which run if no group is named.
 const EMBEDDED_GROUPS: [Group; 15] = [
     Group::Push,
     Group::Lifecycle,
@@ -70,7 +71,7 @@ const EMBEDDED_GROUPS: [Group; 15] = [
     Group::History,
 ];
 
-/// What `redis` means.
+/// The groups of the name `redis`.
 const REDIS_GROUPS: [Group; 14] = [
     Group::RedisPush,
     Group::RedisDrain,
@@ -92,9 +93,9 @@ impl Group {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Group::Push => "push",
-            Group::Lifecycle => "life",
+            Group::Lifecycle => "lifecycle",
             Group::Peers => "peers",
-            Group::SingleJob => "lone",
+            Group::SingleJob => "single-job",
             Group::Growth => "growth",
             Group::Flood => "flood",
             Group::Reopen => "reopen",
@@ -108,9 +109,9 @@ impl Group {
             Group::History => "history",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
-            Group::RedisLifecycle => "redis-life",
+            Group::RedisLifecycle => "redis-lifecycle",
             Group::RedisWake => "redis-wake",
-            Group::RedisLateness => "redis-late",
+            Group::RedisLateness => "redis-lateness",
             Group::RedisMemory => "redis-memory",
             Group::RedisGrowth => "redis-growth",
             Group::RedisFailover => "redis-failover",
@@ -124,7 +125,7 @@ impl Group {
         }
     }
 
-    /// What a name on the command line stands for.
+    /// Returns the groups of a name on the command line.
     fn parse_name(name: &str) -> Result<Vec<Group>> {
         if name == "redis" {
             return Ok(REDIS_GROUPS.into());
@@ -145,10 +146,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn parse(given: &[String]) -> Result<Self> {
+    pub(crate) fn parse(args: &[String]) -> Result<Self> {
         let mut options =
             Options { groups: Vec::new(), quick: false, json: false, plot: None, dir: PathBuf::from("target") };
-        let mut words = given.iter();
+        let mut words = args.iter();
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => options.quick = true,
@@ -159,7 +160,7 @@ impl Options {
             }
         }
         if options.groups.is_empty() {
-            // A smoke run must work where there is nothing but a Rust toolchain.
+            // A smoke run must need nothing but a Rust toolchain.
             options.groups =
                 EMBEDDED_GROUPS.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
         }
@@ -179,7 +180,10 @@ mod tests {
     fn names_select_groups_and_none_selects_all() {
         assert_eq!(parse("").expect("good").groups, EMBEDDED_GROUPS);
         assert_eq!(parse("redis").expect("good").groups, REDIS_GROUPS);
-        assert_eq!(parse("redis-peers redis-late").expect("good").groups, [Group::RedisPeers, Group::RedisLateness]);
+        assert_eq!(
+            parse("redis-peers redis-lateness").expect("good").groups,
+            [Group::RedisPeers, Group::RedisLateness]
+        );
         assert_eq!(parse("wake push").expect("good").groups, [Group::Wake, Group::Push]);
         let quick = parse("--quick --plot a.svg").expect("good");
         assert!(quick.quick && quick.plot.is_some() && !quick.groups.contains(&Group::Peers));

@@ -1,4 +1,4 @@
-//! Durable pushes: from one task, from many, in bulk.
+//! Durable pushes: from one task, from many tasks, and in bulk.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use crate::stats::Comparison;
 const GROUP: &str = "push";
 /// Tasks that push at the same time.
 const PUSHING_TASKS: usize = 64;
-/// Jobs pushed before the measuring begins: by then the WAL has its size and is overwritten, not grown.
+/// Jobs before the measurement begins, so that the WAL has its final size.
 const WARMUP_JOBS: usize = 20_000;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let (mut one, mut many, mut bulk) = (Comparison::default(), Comparison::default(), Comparison::default());
-    for round in 0..setting.round_count() {
-        let dir = setting.fresh_dir("push")?;
+    for round in 0..config.round_count() {
+        let dir = config.fresh_dir("push")?;
         let duly = open_warm(&dir.join("duly.db")).await?;
-        let bare = SqliteBaseline::create(&dir.join("bare.db")).await?;
-        bare.fill(WARMUP_JOBS)?;
-        let alone = measure_from_tasks(&duly, 1, setting.round_duration()).await?;
-        one.record(alone, bare.measure_pushes(1, setting.round_duration())?);
-        many.record(measure_from_tasks(&duly, PUSHING_TASKS, setting.round_duration()).await?, alone);
+        let baseline = SqliteBaseline::create(&dir.join("bare.db")).await?;
+        baseline.fill(WARMUP_JOBS)?;
+        let one_task = measure_from_tasks(&duly, 1, config.round_duration()).await?;
+        one.record(one_task, baseline.measure_pushes(1, config.round_duration())?);
+        many.record(measure_from_tasks(&duly, PUSHING_TASKS, config.round_duration()).await?, one_task);
         bulk.record(
-            measure_in_bulk(&duly, setting.round_duration()).await?,
-            bare.measure_pushes(BULK_JOBS, setting.round_duration())?,
+            measure_in_bulk(&duly, config.round_duration()).await?,
+            baseline.measure_pushes(BULK_JOBS, config.round_duration())?,
         );
-        eprintln!("push: round {} of {}", round + 1, setting.round_count());
+        eprintln!("push: round {} of {}", round + 1, config.round_count());
     }
     Ok(vec![
         ReportLine::comparison(GROUP, "push, 1 task", Unit::PerSecond, "bare loop", &one),
@@ -46,7 +46,7 @@ async fn open_warm(file: &Path) -> Result<Duly> {
     Ok(duly)
 }
 
-/// Jobs a second from so many tasks, each of which waits for its job to be kept before it pushes the next.
+/// Returns jobs per second from this many tasks; each awaits its push before the next one.
 async fn measure_from_tasks(duly: &Duly, tasks: usize, time: Duration) -> Result<f64> {
     let begin = Instant::now();
     let pushers: Vec<_> = (0..tasks)

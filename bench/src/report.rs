@@ -1,10 +1,10 @@
-//! The lines of the table: a claim is a ratio, and a goal is met or not.
+//! The lines of the table: figures, ratios, and goals that are met or missed.
 
 use serde::Serialize;
 
 use crate::stats::Comparison;
 
-/// What a number counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -15,11 +15,11 @@ pub(crate) enum Unit {
     Percent,
     Bytes,
     Megabytes,
-    /// Of whatever the line names.
+    /// A count of the things that the line names.
     Count,
 }
 
-/// One side's figure.
+/// The figure of one side.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) subject: String,
@@ -28,8 +28,8 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    pub(crate) fn new(who: impl Into<String>, value: f64, unit: Unit) -> Self {
-        Figure { subject: who.into(), value, unit }
+    pub(crate) fn new(subject: impl Into<String>, value: f64, unit: Unit) -> Self {
+        Figure { subject: subject.into(), value, unit }
     }
 
     pub(crate) fn format_value(&self) -> String {
@@ -71,51 +71,51 @@ pub(crate) struct ReportLine {
 }
 
 impl ReportLine {
-    /// A figure of duly's alone.
+    /// Creates a line with only duly's figure.
     pub(crate) fn single(group: &'static str, name: impl Into<String>, value: f64, unit: Unit) -> Self {
         let ours = Figure::new("duly", value, unit);
         ReportLine { group, name: name.into(), ours, other: None, ratio: None, spread: None, goal: None }
     }
 
-    /// Medians of both sides and the median of the rounds' ratios.
+    /// Creates a line with the medians of both sides and the median of the ratios per round.
     pub(crate) fn comparison(
         group: &'static str,
         name: impl Into<String>,
         unit: Unit,
-        who: &str,
+        subject: &str,
         pair: &Comparison,
     ) -> Self {
         ReportLine {
-            other: Some(Figure::new(who, pair.theirs.median(), unit)),
+            other: Some(Figure::new(subject, pair.theirs.median(), unit)),
             ratio: Some(pair.ratio()),
             spread: Some(pair.spread()),
             ..ReportLine::single(group, name, pair.ours.median(), unit)
         }
     }
 
-    pub(crate) fn compared_to(mut self, who: &str, value: f64) -> Self {
+    pub(crate) fn compared_to(mut self, subject: &str, value: f64) -> Self {
         self.ratio = Some(self.ours.value / value);
-        self.other = Some(Figure::new(who, value, self.ours.unit));
+        self.other = Some(Figure::new(subject, value, self.ours.unit));
         self
     }
 
-    pub(crate) fn ratio_at_least(self, least: f64) -> Self {
-        let met = self.ratio.is_some_and(|ratio| ratio >= least);
-        self.with_goal(format!(">= {least}x"), met)
+    pub(crate) fn ratio_at_least(self, min: f64) -> Self {
+        let met = self.ratio.is_some_and(|ratio| ratio >= min);
+        self.with_goal(format!(">= {min}x"), met)
     }
 
-    pub(crate) fn ratio_at_most(self, most: f64) -> Self {
-        let met = self.ratio.is_some_and(|ratio| ratio <= most);
-        self.with_goal(format!("<= {most}x"), met)
+    pub(crate) fn ratio_at_most(self, max: f64) -> Self {
+        let met = self.ratio.is_some_and(|ratio| ratio <= max);
+        self.with_goal(format!("<= {max}x"), met)
     }
 
-    pub(crate) fn value_below(self, most: f64) -> Self {
-        let limit = Figure { value: most, ..self.ours.clone() };
-        let met = self.ours.value < most;
-        self.with_goal(format!("< {}", limit.format_value()), met)
+    pub(crate) fn value_below(self, max: f64) -> Self {
+        let goal = Figure { value: max, ..self.ours.clone() };
+        let met = self.ours.value < max;
+        self.with_goal(format!("< {}", goal.format_value()), met)
     }
 
-    /// A goal, or one more condition of the goal: it is met if all are.
+    /// Adds a goal or another condition of it; the goal is met if all conditions are.
     pub(crate) fn with_goal(mut self, text: impl Into<String>, met: bool) -> Self {
         let text = text.into();
         self.goal = Some(match self.goal.take() {
@@ -158,14 +158,15 @@ pub(crate) fn format_ratio(ratio: f64) -> String {
     format!("{}x", format_digits(ratio))
 }
 
-const TABLE_HEAD: [&str; 6] = ["what", "duly", "the other side", "ratio (rounds)", "goal", ""];
+const TABLE_HEAD: [&str; 6] = ["measurement", "duly", "the other side", "ratio (rounds)", "goal", ""];
 
-/// The table as Markdown, so that it can be put into a document as it is.
+/// Formats the table as Markdown.
 pub(crate) fn format_table(lines: &[ReportLine]) -> String {
     let mut rows = vec![TABLE_HEAD.map(str::to_owned)];
     rows.extend(lines.iter().map(ReportLine::table_cells));
-    let widths: Vec<usize> =
-        (0..TABLE_HEAD.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..TABLE_HEAD.len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
     let line = |row: &[String; 6]| {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         format!("| {} |\n", cells.join(" | "))
@@ -183,10 +184,12 @@ mod tests {
     fn line_shows_whether_goal_is_met() {
         let mut pair = Comparison::default();
         pair.record(20_000.0, 40_000.0);
-        let line = ReportLine::comparison("life", "batch 10", Unit::PerSecond, "bare loop", &pair);
-        let shown = format_table(&[line.clone().ratio_at_least(0.35), line.ratio_at_least(0.6)]);
-        assert!(shown.contains("| batch 10 | 20.0k/s | bare loop 40.0k/s | 0.50x (0.50-0.50) | >= 0.35x | met    |"));
-        assert!(shown.contains("| >= 0.6x  | MISSED |"), "{shown}");
+        let line = ReportLine::comparison("lifecycle", "batch 10", Unit::PerSecond, "bare loop", &pair);
+        let table = format_table(&[line.clone().ratio_at_least(0.35), line.ratio_at_least(0.6)]);
+        assert!(
+            table.contains("| batch 10    | 20.0k/s | bare loop 40.0k/s | 0.50x (0.50-0.50) | >= 0.35x | met    |")
+        );
+        assert!(table.contains("| >= 0.6x  | MISSED |"), "{table}");
     }
 
     #[test]

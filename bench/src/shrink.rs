@@ -1,4 +1,4 @@
-//! The file after a drain: does it give its room back?
+//! Shrink: the size of the file after a drain.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use crate::config::{BenchConfig, Noop, noop, open_store, push_jobs};
 use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "shrink";
-/// Ids of gone jobs are remembered only so long, so that nothing but the drain decides.
+/// Ids of removed jobs are remembered only briefly, so that they do not affect the size.
 const STORE_OPTIONS: &str = "?keep=0&remember=1s";
-/// More often than a worker that has nothing else to do.
+/// More often than an idle worker prunes.
 const PRUNE_INTERVAL: Duration = Duration::from_millis(1_100);
-/// Both halves of the remembered ids must go, then the file shrinks.
+/// Both halves of the remembered ids must be pruned before the file shrinks.
 const PRUNE_COUNT: usize = 3;
-/// Most of the full file that may be left.
+/// The maximum ratio of the final to the full file.
 const GOAL_REMAINING_RATIO: f64 = 0.1;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let file = setting.fresh_dir("shrink")?.join("duly.db");
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = config.fresh_dir("shrink")?.join("duly.db");
     let duly = open_store(&file, STORE_OPTIONS).await?;
-    push_jobs(&duly, (setting.many_jobs() / 5).max(100_000), || Noop::new().into()).await?;
+    push_jobs(&duly, (config.many_jobs() / 5).max(100_000), || Noop::new().into()).await?;
     let full = file_megabytes(&file)?;
     duly.worker().queue("default", 1_000).on(noop).drain().await?;
     let drained = file_megabytes(&file)?;
@@ -29,9 +29,12 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
         tokio::time::sleep(PRUNE_INTERVAL).await;
         duly.store().prune("default", 10_000).await?;
     }
-    let left = file_megabytes(&file)?;
+    let pruned = file_megabytes(&file)?;
     let line = |name: &str, value| ReportLine::single(GROUP, name, value, Unit::Megabytes).compared_to("full", full);
-    Ok(vec![line("file, drained", drained), line("file, drained and pruned", left).ratio_at_most(GOAL_REMAINING_RATIO)])
+    Ok(vec![
+        line("file, drained", drained),
+        line("file, drained and pruned", pruned).ratio_at_most(GOAL_REMAINING_RATIO),
+    ])
 }
 
 fn file_megabytes(file: &Path) -> Result<f64> {

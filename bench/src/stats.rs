@@ -1,4 +1,4 @@
-//! Medians and percentiles of a few samples.
+//! Medians and percentiles of samples.
 
 /// Samples of one figure.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ impl Samples {
         self.percentile(50.0)
     }
 
-    /// The smallest sample that at least so many percent do not exceed; not a number if there is none.
+    /// Returns the smallest sample that at least this percentage does not exceed; NaN if there is none.
     pub(crate) fn percentile(&self, percent: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -34,7 +34,7 @@ impl Samples {
     }
 }
 
-/// Two sides measured in turn. The ratio is taken inside each round, so that a noisy neighbour hits both alike.
+/// Two sides, measured in alternation. Ratios are computed per round, so that noise affects both sides.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) ours: Samples,
@@ -49,12 +49,12 @@ impl Comparison {
         self.ratios.record(ours / theirs);
     }
 
-    /// The median of the rounds' ratios.
+    /// Returns the median of the ratios per round.
     pub(crate) fn ratio(&self) -> f64 {
         self.ratios.median()
     }
 
-    /// Smallest and largest ratio of a round.
+    /// Returns the smallest and the largest ratio of a round.
     pub(crate) fn spread(&self) -> (f64, f64) {
         (self.ratios.min(), self.ratios.max())
     }

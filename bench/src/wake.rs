@@ -1,9 +1,9 @@
-//! An idle worker in another process: how soon it starts a job, how late a scheduled one, what it costs to be idle.
+//! An idle worker in another process: wake time, lateness of scheduled jobs, and idle CPU.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use duly::{Args, Duly};
+use duly::{Duly, PushExt};
 
 use crate::child::{BenchProcess, TimedJob, monotonic_us, wall_us};
 use crate::config::{BenchConfig, KEEP_NONE, open_store, store_url};
@@ -11,25 +11,25 @@ use crate::report::{ReportLine, Unit};
 use crate::stats::Samples;
 
 const GROUP: &str = "wake";
-/// Time between two jobs: the worker has settled the last one and sleeps again.
+/// The time between two jobs, in which the worker settles the last one and sleeps again.
 const PUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// From now to the first due moment of the scheduled jobs.
+/// The delay of the first scheduled job.
 const LEAD_TIME: Duration = Duration::from_secs(1);
-/// Time between two due moments; no multiple of a tick, so that one would show.
+/// The time between two due times; not a multiple of a timer tick, so that polling would show.
 const DUE_INTERVAL: Duration = Duration::from_micros(15_731);
 const SCHEDULED_JOBS: usize = 200;
 const GOAL_WAKE_MS: f64 = 0.5;
-/// What counts as nothing measurable.
+/// Counts as no measurable load.
 const GOAL_CPU_PERCENT: f64 = 0.5;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let file = setting.fresh_dir("wake")?.join("duly.db");
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = config.fresh_dir("wake")?.join("duly.db");
     let duly = open_store(&file, KEEP_NONE).await?;
     let child = BenchProcess::start_worker(&store_url(&file, KEEP_NONE))?;
-    let jobs = if setting.is_quick { 50 } else { 500 };
+    let jobs = if config.is_quick { 50 } else { 500 };
     let mut lines = report_wakes(&measure_wakes(&duly, &child, jobs, |_| PUSH_INTERVAL).await?);
     lines.extend(report_lateness(&measure_lateness(&duly, &child, SCHEDULED_JOBS, DUE_INTERVAL).await?));
-    lines.push(measure_idle_cpu(setting, &child).await?);
+    lines.push(measure_idle_cpu(config, &child).await?);
     child.kill()?;
     Ok(lines)
 }
@@ -38,25 +38,25 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
 #[derive(Default)]
 pub(crate) struct WakeSamples {
     pub(crate) from_call: Samples,
-    /// From the return of push.
+    /// Measured from the return of push.
     pub(crate) from_commit: Samples,
 }
 
-/// Pushes one job at a time to an idle worker in another process, after a pause that `step` gives.
+/// Pushes one job at a time to an idle worker in another process, each after the pause that `pause` returns.
 pub(crate) async fn measure_wakes(
     duly: &Duly,
     child: &BenchProcess,
     jobs: usize,
-    step: impl Fn(usize) -> Duration,
+    pause: impl Fn(usize) -> Duration,
 ) -> Result<WakeSamples> {
     let mut wakes = WakeSamples::default();
-    for no in 0..jobs {
-        tokio::time::sleep(step(no)).await;
+    for number in 0..jobs {
+        tokio::time::sleep(pause(number)).await;
         let called = monotonic_us();
-        duly.push(TimedJob::new(no)).await?;
+        duly.push(TimedJob::new(number)).await?;
         let committed = monotonic_us();
         let start = child.next_start()?;
-        anyhow::ensure!(start.no == no, "job {} started instead of {no}", start.no);
+        anyhow::ensure!(start.number == number, "job {} started instead of {number}", start.number);
         wakes.from_call.record((start.monotonic_us as f64 - called as f64) / 1_000.0);
         wakes.from_commit.record((start.monotonic_us as f64 - committed as f64) / 1_000.0);
     }
@@ -64,8 +64,9 @@ pub(crate) async fn measure_wakes(
 }
 
 fn report_wakes(WakeSamples { from_call, from_commit }: &WakeSamples) -> Vec<ReportLine> {
-    let line =
-        |what: &str, value| ReportLine::single(GROUP, format!("wake in another process, {what}"), value, Unit::Millis);
+    let line = |label: &str, value| {
+        ReportLine::single(GROUP, format!("wake in another process, {label}"), value, Unit::Millis)
+    };
     vec![
         line("from commit, p50", from_commit.median()).value_below(GOAL_WAKE_MS),
         line("from commit, p99", from_commit.percentile(99.0)),
@@ -74,35 +75,35 @@ fn report_wakes(WakeSamples { from_call, from_commit }: &WakeSamples) -> Vec<Rep
     ]
 }
 
-/// Milliseconds from due to start of so many jobs, one due each `step`.
+/// Returns the milliseconds from due to start of this many jobs, one due per `interval`.
 pub(crate) async fn measure_lateness(
     duly: &Duly,
     child: &BenchProcess,
     jobs: usize,
-    step: Duration,
+    interval: Duration,
 ) -> Result<Samples> {
     let begin = SystemTime::now() + LEAD_TIME;
-    let due = |no: usize| begin + step * no as u32;
-    duly.push_all((0..jobs).map(|no| TimedJob::new(no).at(due(no)))).await?;
-    let mut late = Samples::default();
+    let due = |number: usize| begin + interval * number as u32;
+    duly.push_all((0..jobs).map(|number| TimedJob::new(number).at(due(number)))).await?;
+    let mut lateness = Samples::default();
     for _ in 0..jobs {
         let start = child.next_start()?;
-        late.record((start.wall_us as f64 - wall_us(due(start.no)) as f64) / 1_000.0);
+        lateness.record((start.wall_us as f64 - wall_us(due(start.number)) as f64) / 1_000.0);
     }
-    Ok(late)
+    Ok(lateness)
 }
 
-fn report_lateness(late: &Samples) -> Vec<ReportLine> {
-    let line = |what: &str, value| {
-        ReportLine::single(GROUP, format!("start after its due moment, {what}"), value, Unit::Millis)
+fn report_lateness(lateness: &Samples) -> Vec<ReportLine> {
+    let line = |label: &str, value| {
+        ReportLine::single(GROUP, format!("start after its due moment, {label}"), value, Unit::Millis)
     };
-    let never_early = late.min() >= 0.0;
-    vec![line("p50", late.median()).with_goal("never early", never_early), line("p99", late.percentile(99.0))]
+    let never_early = lateness.min() >= 0.0;
+    vec![line("p50", lateness.median()).with_goal("never early", never_early), line("p99", lateness.percentile(99.0))]
 }
 
-async fn measure_idle_cpu(setting: &BenchConfig, child: &BenchProcess) -> Result<ReportLine> {
-    let time = Duration::from_secs(if setting.is_quick { 2 } else { 10 });
-    // What its last jobs have left to do is not idleness.
+async fn measure_idle_cpu(config: &BenchConfig, child: &BenchProcess) -> Result<ReportLine> {
+    let time = Duration::from_secs(if config.is_quick { 2 } else { 10 });
+    // Waits until the work for the last jobs is done.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (begin, before) = (Instant::now(), child.cpu_time()?);
     tokio::time::sleep(time).await;

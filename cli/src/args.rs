@@ -1,4 +1,4 @@
-//! The command line as a whole: global options and the list of verbs. What a verb takes stands in its own file.
+//! The command line: global options and the list of verbs. Each verb declares its options in its own file.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ Settings come from flags, then the environment, then duly.toml, then defaults.";
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
-    /// `up`, if there is none and somebody sits at the terminal.
+    /// Without a verb, `up` if stdin and stdout are a terminal.
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
 }
@@ -95,7 +95,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// From here on every stream of anstream keeps to it.
+    /// Applies this choice to every stream of anstream.
     pub(crate) fn write_global(self) {
         match self {
             Color::Auto => anstream::ColorChoice::Auto,

@@ -1,4 +1,4 @@
-//! `duly backup`: a copy of the store in a new file.
+//! `duly backup`: copies the store into a new file.
 
 use std::path::PathBuf;
 

@@ -1,14 +1,15 @@
-//! Which jobs are meant on the command line, ids or a filter; and changes to all that a filter means: counted, asked, done.
+//! Selects jobs by ids or by a filter, and changes all jobs of a filter: count, confirm, apply.
 
 use clap::Args;
-use duly::{BulkOperation, BulkReport, Duly, Filter, JobId};
+use duly::admin::{BulkOperation, BulkReport};
+use duly::{Duly, Filter, JobId};
 
 use crate::Setup;
 use crate::exit::{self, CliError};
 use crate::input;
 use crate::output::pluralize;
 
-/// Which jobs, for verbs that change them.
+/// The jobs that a verb changes.
 #[derive(Debug, Args)]
 pub(crate) struct JobSelector {
     /// Ids, as push printed them; or a filter, such as `state:dead kind:mail since:1h`
@@ -22,7 +23,7 @@ pub(crate) struct JobSelector {
     dry_run: bool,
 }
 
-/// What was meant.
+/// The selected jobs.
 pub(crate) enum JobSelection {
     Ids(Vec<JobId>),
     Filter(Box<Filter>),
@@ -33,7 +34,7 @@ impl JobSelector {
         self.dry_run
     }
 
-    /// Whether nothing was said.
+    /// Returns true if the command line selects no jobs.
     pub(crate) fn is_empty(&self) -> bool {
         self.words.is_empty() && !self.all
     }
@@ -42,7 +43,7 @@ impl JobSelector {
         &self.words
     }
 
-    /// The jobs that are meant; nothing said is a mistake.
+    /// Returns the selected jobs; an empty selection is an error.
     pub(crate) fn parse(&self) -> anyhow::Result<JobSelection> {
         if self.all {
             return Ok(JobSelection::Filter(Box::new(Filter::all())));
@@ -54,8 +55,8 @@ impl JobSelector {
             ));
         }
         if self.words.iter().any(|word| word.trim().is_empty()) {
-            let why = "an empty word means no job; is a variable not set? to mean all jobs say --all";
-            return Err(CliError::new(exit::USAGE, why));
+            let reason = "an empty word means no job; is a variable not set? to mean all jobs say --all";
+            return Err(CliError::new(exit::USAGE, reason));
         }
         match self.words.iter().any(|word| looks_like_id(word)) {
             true => {
@@ -66,26 +67,26 @@ impl JobSelector {
     }
 }
 
-/// Whether a word can only be meant as an id, also one that is mistyped, or cut behind its first eight digits.
+/// Returns true for an id, even if mistyped or cut after its first eight digits.
 fn looks_like_id(word: &str) -> bool {
     let digits = word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     word.parse::<JobId>().is_ok() || (digits && (word.find('-') == Some(8) || word.matches('-').count() == 4))
 }
 
 fn parse_job_id(word: &str) -> anyhow::Result<JobId> {
-    let no_id = |_| {
-        let why = "is no id of a job; ids have 36 characters, and stand without a filter beside them";
-        CliError::new(exit::USAGE, format!("`{}` {why}", crate::escape::escape_text(word)))
+    let invalid = |_| {
+        let reason = "is no id of a job; ids have 36 characters, and stand without a filter beside them";
+        CliError::new(exit::USAGE, format!("`{}` {reason}", crate::escape::escape_text(word)))
     };
-    word.parse().map_err(no_id)
+    word.parse().map_err(invalid)
 }
 
-/// A filter from the words of a command line: the shell has taken quotes away that the filter needs.
+/// Parses a filter from command-line words; restores the quotes that the shell removed.
 pub(crate) fn parse_filter(words: &[String]) -> anyhow::Result<Filter> {
     Ok(join_filter_words(words).parse()?)
 }
 
-/// The text of a filter, from the same words.
+/// Joins command-line words to the text of a filter.
 pub(crate) fn join_filter_words(words: &[String]) -> String {
     match words {
         [one] => one.clone(),
@@ -103,7 +104,9 @@ fn quote_word(word: &str) -> String {
     }
 }
 
-/// Counts, asks, changes, and says what was done. `verb` is what is asked (`Remove`), `done` what has been (`removed`).
+/// Counts the jobs, asks for confirmation, applies the change and prints a report.
+///
+/// `verb` is for the question (`Remove`), `done` for the report (`removed`).
 pub(crate) async fn confirm_and_run(
     setup: &Setup,
     bulk: BulkOperation<'_>,
@@ -111,60 +114,60 @@ pub(crate) async fn confirm_and_run(
     done: &str,
     dry_run: bool,
 ) -> anyhow::Result<()> {
-    let found = bulk.dry_run().await?;
-    let jobs = match found.is_complete {
-        true => pluralize(found.matching, "job", "jobs"),
-        false => format!("{} or more jobs", found.matching),
+    let count = bulk.dry_run().await?;
+    let jobs = match count.is_complete {
+        true => pluralize(count.matching, "job", "jobs"),
+        false => format!("{} or more jobs", count.matching),
     };
     if dry_run {
         if setup.out.is_json() {
-            return setup.out.print_json(&found);
+            return setup.out.print_json(&count);
         }
         return setup.out.print_line(&format!("{jobs} would be {done}"));
     }
     let question = format!("{verb} {jobs}?");
-    if found.matching > 0 && !setup.yes && !input::confirm(&question)? {
+    if count.matching > 0 && !setup.yes && !input::confirm(&question)? {
         return Err(CliError::new(exit::FAILURE, format!("nothing was {done}")));
     }
     let out = setup.out;
-    let told =
+    let report =
         bulk.on_progress(move |so_far| out.print_hint(&format!("{done} so far: {}", so_far.applied))).run().await?;
-    print_report(setup, &told, done)
+    print_report(setup, &report, done)
 }
 
-fn print_report(setup: &Setup, told: &BulkReport, done: &str) -> anyhow::Result<()> {
-    let left = told.skipped_running + told.skipped_moving + told.skipped_unique + told.skipped_changed + told.failed;
+fn print_report(setup: &Setup, report: &BulkReport, done: &str) -> anyhow::Result<()> {
+    let failed = report.skipped_running + report.skipped_moving + report.skipped_unique + report.failed;
     if setup.out.is_json() {
-        setup.out.print_json(told)?;
+        setup.out.print_json(report)?;
     } else {
-        setup.out.print_line(&format!("{} {done}", pluralize(told.applied, "job", "jobs")))?;
+        setup.out.print_line(&format!("{} {done}", pluralize(report.applied, "job", "jobs")))?;
         let reasons = [
-            (told.skipped_running, "running"),
-            (told.skipped_moving, "on the way to another store"),
-            (told.skipped_unique, "another job has the unique key now"),
-            (told.skipped_changed, "moved on before it was its turn"),
-            (told.failed, "failed"),
+            (report.skipped_running, "running"),
+            (report.skipped_moving, "on the way to another store"),
+            (report.skipped_unique, "another job has the unique key now"),
+            (report.skipped_changed, "moved on before it was its turn"),
+            (report.failed, "failed"),
         ];
-        for (count, why) in reasons.into_iter().filter(|(count, _)| *count > 0) {
-            setup.out.print_message(&format!("{count} left alone: {why}"));
+        for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
+            setup.out.print_message(&format!("{count} left alone: {reason}"));
         }
-        told.errors
-            .iter()
-            .for_each(|(id, why)| setup.out.print_message(&format!("job {id}: {}", crate::escape::escape_text(why))));
+        for (id, error) in &report.errors {
+            setup.out.print_message(&format!("job {id}: {}", crate::escape::escape_text(error)));
+        }
     }
-    if told.has_more {
+    if report.has_more {
         setup.out.print_message("there may be more: run it again");
     }
-    // Those that could not be changed are told of; what had moved on is no failure.
-    match left - told.skipped_changed {
+    // A job that changed before its turn is not a failure.
+    match failed {
         0 => Ok(()),
-        left => Err(CliError::new(exit::CONFLICT, format!("{} could not be {done}", pluralize(left, "job", "jobs")))),
+        _ => Err(CliError::new(exit::CONFLICT, format!("{} could not be {done}", pluralize(failed, "job", "jobs")))),
     }
 }
 
-/// Opens nothing, holds nothing: for verbs whose jobs are named by a filter.
+/// Returns the operation that makes all jobs of a filter due now.
 pub(crate) fn retry_all(duly: &Duly, filter: Filter) -> BulkOperation<'static> {
-    duly.reschedule_all(filter, duly::Due::Now)
+    duly.reschedule_all(filter, duly::job::Due::Now)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! `duly call`: asks nodes to do something, and shows what they answer.
+//! `duly call`: calls a method on nodes and prints their replies.
 
 use std::time::Duration;
 
 use clap::Args;
-use duly::{Duly, Error, MESSAGE_BYTES_MAX, NodeId};
+use duly::bounds::MESSAGE_BYTES_MAX;
+use duly::{Duly, Error, NodeId};
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -14,7 +15,7 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
 use crate::{input, nodes, store};
 
-/// The likeliest reason for silence.
+/// The most likely reason for missing replies.
 const OTHER_KEY_HINT: &str = "nodes with another DULY_CLUSTER_KEY do not answer";
 
 /// Call a method on other nodes, and print what they answer
@@ -46,7 +47,7 @@ pub(crate) struct CallArgs {
     connection: Option<String>,
 
     /// Wait at most so long for answers (then exit code 124)
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duly::admin::parse_duration)]
     timeout: Duration,
 
     /// Do not wait for an answer: nobody learns whether it was carried out
@@ -77,20 +78,20 @@ pub(crate) async fn run(verb: CallArgs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 impl CallArgs {
-    /// The args as they were written: no number loses a digit.
+    /// Reads the args unparsed, so that numbers keep all digits.
     fn read_args(&self) -> anyhow::Result<Box<RawValue>> {
         let text = match self.args.as_deref() {
             None => "null".to_owned(),
             Some("-") => input::read_args_from_stdin(MESSAGE_BYTES_MAX)?,
             Some(json) => json.to_owned(),
         };
-        serde_json::from_str(&text).map_err(|why| {
+        serde_json::from_str(&text).map_err(|error| {
             let hint = r#"write a JSON value such as '{"to":"ada"}' or '"text"'"#;
-            CliError::new(exit::USAGE, format!("args: not JSON: {why}; {hint}"))
+            CliError::new(exit::USAGE, format!("args: not JSON: {error}; {hint}"))
         })
     }
 
-    async fn build_call(&self, duly: &Duly, args: &RawValue) -> anyhow::Result<duly::Call> {
+    async fn build_call(&self, duly: &Duly, args: &RawValue) -> anyhow::Result<duly::call::Call> {
         let call = duly.call(&self.method, &args).timeout(self.timeout);
         Ok(match (&self.node, &self.connection) {
             (Some(node), _) => call.node(nodes::find_node(duly, node).await?),
@@ -101,9 +102,9 @@ impl CallArgs {
     }
 }
 
-/// Says what to do where no answer came.
+/// Adds advice to the error of a call.
 pub(crate) fn with_hint(error: Error, method: &str) -> anyhow::Error {
-    let why = match &error {
+    let reason = match &error {
         Error::NotFound { what: "node", name } => format!("node {name} is not there, or does not listen"),
         Error::NotFound { what: "connection", name } => format!("no node holds the connection {name}"),
         Error::NotFound { what: "method", .. } => format!("{method} is not answered there"),
@@ -111,61 +112,61 @@ pub(crate) fn with_hint(error: Error, method: &str) -> anyhow::Error {
         Error::Timeout { .. } => return CliError::new(exit::TIMED_OUT, format!("{error}; {OTHER_KEY_HINT}")),
         _ => return error.into(),
     };
-    CliError::new(exit::NOT_FOUND, format!("{why}; `duly nodes ls` shows who is there and what they answer"))
+    CliError::new(exit::NOT_FOUND, format!("{reason}; `duly nodes ls` shows who is there and what they answer"))
 }
 
-/// What became of a call to all nodes.
+/// The replies to a call to all nodes, counted.
 #[derive(Default)]
 struct ReplyCounts {
     replied: usize,
     failed: usize,
     timed_out: usize,
-    /// Nodes that have no such method: nothing was expected of them.
+    /// Nodes that do not have the method; not a failure.
     without_method: usize,
 }
 
-async fn call_all(call: duly::Call, duly: &Duly, method: &str, out: &Output) -> anyhow::Result<()> {
-    // We are a node as well while we wait for answers.
-    let ourselves = duly.node_id()?;
+async fn call_all(call: duly::call::Call, duly: &Duly, method: &str, out: &Output) -> anyhow::Result<()> {
+    // This process is a node, too, while it waits for replies.
+    let own_node = duly.node_id()?;
     let mut replies = call.replies::<Box<RawValue>>().await.map_err(|error| with_hint(error, method))?;
-    let mut sum = ReplyCounts::default();
-    let mut shown = Vec::new();
+    let mut counts = ReplyCounts::default();
+    let mut results = Vec::new();
     while let Some(reply) = replies.next().await {
-        if reply.node == Some(ourselves) {
+        if reply.node == Some(own_node) {
             continue;
         }
         match &reply.result {
-            Ok(_) => sum.replied += 1,
+            Ok(_) => counts.replied += 1,
             Err(Error::NotFound { what: "method", .. }) => {
-                sum.without_method += 1;
+                counts.without_method += 1;
                 continue;
             }
-            Err(Error::Timeout { .. }) => sum.timed_out += 1,
-            Err(_) => sum.failed += 1,
+            Err(Error::Timeout { .. }) => counts.timed_out += 1,
+            Err(_) => counts.failed += 1,
         }
         match out.format {
             Format::Ndjson => out.print_json(&ReplyOutput::new(reply.node, &reply.result))?,
-            _ => shown.push((reply.node, reply.result)),
+            _ => results.push((reply.node, reply.result)),
         }
     }
     match out.format {
         Format::Ndjson => {}
-        Format::Table | Format::Wide if shown.is_empty() => {}
+        Format::Table | Format::Wide if results.is_empty() => {}
         Format::Json => {
-            out.print_json(&shown.iter().map(|(node, result)| ReplyOutput::new(*node, result)).collect::<Vec<_>>())?
+            out.print_json(&results.iter().map(|(node, result)| ReplyOutput::new(*node, result)).collect::<Vec<_>>())?
         }
         Format::Table | Format::Wide => {
-            let rows = shown.iter().map(|(node, result)| {
+            let rows = results.iter().map(|(node, result)| {
                 let node = node.map_or("?".to_owned(), |node| node.to_string());
                 [node, result.as_ref().map_or_else(format_error, |value| value.get().to_owned())]
             });
             out.print_table(["NODE", "RESULT"], rows.collect())?;
         }
     }
-    sum.check(method, out)
+    counts.check(method, out)
 }
 
-/// What went wrong; which method on which node stands beside it.
+/// Formats an error without method and node, which the row already shows.
 fn format_error(error: &Error) -> String {
     match error {
         Error::Remote { reason, .. } => format!("error: {reason}"),
@@ -173,7 +174,7 @@ fn format_error(error: &Error) -> String {
     }
 }
 
-/// One node's answer for scripts: either of the two.
+/// One node's reply for scripts: either a value or an error.
 #[derive(Serialize)]
 struct ReplyOutput<'a> {
     node: Option<NodeId>,
@@ -199,19 +200,19 @@ impl<'a> ReplyOutput<'a> {
 
 impl ReplyCounts {
     fn check(&self, method: &str, out: &Output) -> anyhow::Result<()> {
-        let ReplyCounts { replied: answered, failed, timed_out: late, without_method: without } = *self;
-        if answered + failed + late == 0 {
-            return Err(with_hint(Error::NotFound { what: "node that answers", name: method.to_owned() }, method));
+        let ReplyCounts { replied, failed, timed_out, without_method } = *self;
+        let all = replied + failed + timed_out;
+        if all == 0 {
+            return Err(with_hint(Error::NotFound { what: "node with the method", name: method.to_owned() }, method));
         }
-        if without > 0 {
-            out.print_message(&format!("{without} more nodes do not answer {method}"));
+        if without_method > 0 {
+            out.print_message(&format!("{without_method} more nodes do not answer {method}"));
         }
-        let all = answered + failed + late;
-        match (failed, late) {
+        match (failed, timed_out) {
             (0, 0) => Ok(()),
-            (0, late) => {
-                let why = format!("{late} of {all} nodes have not answered in time; {OTHER_KEY_HINT}");
-                Err(CliError::new(exit::TIMED_OUT, why))
+            (0, _) => {
+                let reason = format!("{timed_out} of {all} nodes have not answered in time; {OTHER_KEY_HINT}");
+                Err(CliError::new(exit::TIMED_OUT, reason))
             }
             (failed, _) => Err(CliError::new(exit::FAILURE, format!("{method} has failed on {failed} of {all} nodes"))),
         }

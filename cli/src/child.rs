@@ -1,9 +1,8 @@
-//! Processes that we start, so that none outlives the hold on its job or its lock.
+//! Child processes that never outlive the claim on their job or the lock they run under.
 //!
-//! Each runs in a process group of its own, which is killed as a whole when its attempt is over.
-//! Two more things cover that we are killed ourselves and can do nothing any more:
-//! the kernel kills the child ([`become_it`] asks it to), and a small process beside us,
-//! [`guard`], kills the rest of the group when its pipe from us ends.
+//! Each child has its own process group, which is killed as a whole when its attempt ends.
+//! If this process is killed, the kernel kills the child ([`exec_program`] requests that).
+//! A small guard process ([`guard_children`]) kills the rest of the group when its pipe closes.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,13 +20,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::systemd;
 
-/// Starts that may wait for the thread that carries them out.
+/// Spawn requests that may be queued.
 const SPAWN_REQUESTS_MAX: usize = 1_024;
-/// Groups that the guard keeps in mind: as many as a worker may run jobs.
+/// Process groups that the guard tracks: as many as a worker may run jobs.
 const GROUPS_MAX: usize = 100_000;
-/// The longest line that the guard is sent: a sign and a number.
+/// The longest line to the guard: a sign and a number.
 const LINE_BYTES_MAX: u64 = 32;
-/// The exit codes of a program that is not there or cannot be started, as shells have them.
+/// The exit codes of shells for a program that does not exist or cannot be started.
 const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_CANNOT_RUN: i32 = 126;
 
@@ -41,22 +40,22 @@ pub(crate) struct RunChildArgs {
     argv: Vec<OsString>,
 }
 
-/// Asks the kernel to kill us with our parent, then turns into the program.
+/// Asks the kernel to kill this process with its parent, then replaces it with the program.
 pub(crate) fn exec_program(child: &RunChildArgs) -> anyhow::Result<()> {
     die_with_parent(child.parent)?;
     let (program, args) = child.argv.split_first().context("no program is named")?;
     let error = Command::new(program).args(args).exec();
-    // On stderr, which a worker keeps as the job's error.
+    // The worker records stderr as the error of the job.
     crate::exit::print_error(&format!("cannot run {}: {error}", program.display()));
     std::process::exit(if error.kind() == ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_CANNOT_RUN })
 }
 
-/// From here on this process does not outlive the one that started it.
+/// Makes the kernel kill this process when its parent dies.
 pub(crate) fn die_with_parent(parent: i32) -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot follow the process that started this one")?;
-    // It may have died before it could be followed.
+    // The parent may have died before that call.
     anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process that started this one is gone");
     Ok(())
 }
@@ -66,12 +65,12 @@ pub(crate) fn guard_children() -> anyhow::Result<()> {
     let mut groups = HashSet::new();
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
-    // Ends with the worker, which holds the other end of the pipe.
+    // The pipe closes when the worker ends.
     loop {
         line.clear();
         let read = input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
-        let whole = matches!(read, Ok(bytes) if bytes > 0) && line.ends_with('\n');
-        let Some((sign, group)) = whole.then(|| line.trim_end().split_at(1)) else {
+        let is_complete = matches!(read, Ok(bytes) if bytes > 0) && line.ends_with('\n');
+        let Some((sign, group)) = is_complete.then(|| line.trim_end().split_at(1)) else {
             break;
         };
         let Some(group) = group.parse().ok().and_then(Pid::from_raw) else {
@@ -88,7 +87,7 @@ pub(crate) fn guard_children() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What to start.
+/// A process to start.
 pub(crate) struct ChildSpec {
     pub(crate) argv: Vec<OsString>,
     pub(crate) dir: Option<PathBuf>,
@@ -96,21 +95,21 @@ pub(crate) struct ChildSpec {
     pub(crate) stdio: ChildStdio,
 }
 
-/// Whom a process talks to.
+/// The streams of a child process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChildStdio {
-    /// We read what it writes.
+    /// The worker reads stdout and stderr.
     Captured,
-    /// The same, and something will be written to its stdin.
+    /// Like `Captured`, and the worker writes to its stdin.
     CapturedWithInput,
-    /// Whoever we talk to, and also to systemd: it stands in our place.
+    /// The child uses the streams of this process, and its connection to systemd.
     Inherited,
 }
 
 type SpawnReply = oneshot::Sender<std::io::Result<ChildProcess>>;
 
-/// Starts processes, all from one thread that lives as long as the worker:
-/// the kernel takes the end of the thread that started a process for the death of its parent.
+/// Starts processes from a single thread that lives as long as the worker:
+/// the kernel treats the end of the thread that started a process as the death of its parent.
 #[derive(Clone)]
 pub(crate) struct Spawner {
     requests: mpsc::Sender<(ChildSpec, SpawnReply)>,
@@ -118,41 +117,41 @@ pub(crate) struct Spawner {
 
 impl Spawner {
     pub(crate) fn start() -> anyhow::Result<Spawner> {
-        let (starts, mut waiting) = mpsc::channel::<(ChildSpec, SpawnReply)>(SPAWN_REQUESTS_MAX);
+        let (requests, mut receiver) = mpsc::channel::<(ChildSpec, SpawnReply)>(SPAWN_REQUESTS_MAX);
         let runtime = tokio::runtime::Handle::current();
         let guard = Arc::new(ProcessGuard::start());
         let work = move || {
             let _runtime = runtime.enter();
-            while let Some((start, answer)) = waiting.blocking_recv() {
-                // If nobody waits for it any more it is killed here.
-                let _ = answer.send(spawn_child(start, &guard));
+            while let Some((spec, reply)) = receiver.blocking_recv() {
+                // Without a receiver, the child is dropped here, which kills it.
+                let _ = reply.send(spawn_child(spec, &guard));
             }
         };
         std::thread::Builder::new().name("spawner".to_owned()).spawn(work).context("cannot start a thread")?;
-        Ok(Spawner { requests: starts })
+        Ok(Spawner { requests })
     }
 
-    pub(crate) async fn spawn(&self, start: ChildSpec) -> std::io::Result<ChildProcess> {
-        let gone = || std::io::Error::other("the worker is ending");
-        let (answer, started) = oneshot::channel();
-        self.requests.send((start, answer)).await.map_err(|_| gone())?;
-        started.await.map_err(|_| gone())?
+    pub(crate) async fn spawn(&self, spec: ChildSpec) -> std::io::Result<ChildProcess> {
+        let ending = || std::io::Error::other("the worker is ending");
+        let (reply, started) = oneshot::channel();
+        self.requests.send((spec, reply)).await.map_err(|_| ending())?;
+        started.await.map_err(|_| ending())?
     }
 }
 
-/// Starts a process. The thread that does so must not end before the process.
-pub(crate) fn spawn_child(start: ChildSpec, guard: &Arc<ProcessGuard>) -> std::io::Result<ChildProcess> {
+/// Starts a process. The calling thread must not end before the process.
+pub(crate) fn spawn_child(spec: ChildSpec, guard: &Arc<ProcessGuard>) -> std::io::Result<ChildProcess> {
     let mut command = tokio::process::Command::from(own_program_command()?);
-    command.arg("run-child").arg("--parent").arg(std::process::id().to_string()).arg("--").args(&start.argv);
-    command.envs(start.env).process_group(0);
-    if let Some(dir) = &start.dir {
+    command.arg("run-child").arg("--parent").arg(std::process::id().to_string()).arg("--").args(&spec.argv);
+    command.envs(spec.env).process_group(0);
+    if let Some(dir) = &spec.dir {
         command.current_dir(dir);
     }
-    if start.stdio != ChildStdio::Inherited {
+    if spec.stdio != ChildStdio::Inherited {
         for name in systemd::SYSTEMD_ENV {
             command.env_remove(name);
         }
-        command.stdin(if start.stdio == ChildStdio::CapturedWithInput { Stdio::piped() } else { Stdio::null() });
+        command.stdin(if spec.stdio == ChildStdio::CapturedWithInput { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let child = command.spawn()?;
@@ -161,18 +160,18 @@ pub(crate) fn spawn_child(start: ChildSpec, guard: &Arc<ProcessGuard>) -> std::i
     Ok(ChildProcess { child, group, guard: guard.clone() })
 }
 
-/// This very program, also if its file has been replaced since it started.
+/// Returns a command that runs this program, even if its file has been replaced since the start.
 pub(crate) fn own_program_command() -> std::io::Result<Command> {
-    let named = std::env::current_exe()?;
-    let mut command = Command::new(if named.exists() { named } else { PathBuf::from("/proc/self/exe") });
+    let path = std::env::current_exe()?;
+    let mut command = Command::new(if path.exists() { path } else { PathBuf::from("/proc/self/exe") });
     command.arg0("duly");
     Ok(command)
 }
 
-/// A process with its group. Dropped before its end is known, the whole group is killed.
+/// A process with its group. Dropping it before the process has been waited for kills the whole group.
 pub(crate) struct ChildProcess {
     pub(crate) child: Child,
-    /// Its own process, too: the first of the group.
+    /// The id of the group, which is also that of the process.
     pub(crate) group: Option<Pid>,
     guard: Arc<ProcessGuard>,
 }
@@ -184,7 +183,7 @@ impl ChildProcess {
 
     /// Sends a signal to the whole group.
     pub(crate) fn send_signal(&self, signal: Signal) {
-        // Once the child is waited for, its number may be somebody else's.
+        // After the wait, the process id may belong to another process.
         if let (Some(group), Some(_)) = (self.group, self.child.id()) {
             let _ = kill_process_group(group, signal);
         }
@@ -198,7 +197,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Our end of the guard's pipe. The guard is a help, not a need: without it things go on.
+/// The write end of the guard's pipe. The guard is optional: if it cannot start, jobs run without it.
 pub(crate) struct ProcessGuard {
     pipe: Mutex<Option<std::process::ChildStdin>>,
 }
@@ -207,11 +206,11 @@ impl ProcessGuard {
     pub(crate) fn start() -> ProcessGuard {
         let started = own_program_command().and_then(|mut command| {
             command.arg("guard-children").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-            // In a group of its own: a Ctrl-C at the terminal is not meant for it.
+            // A separate group, so that a Ctrl-C at the terminal does not reach it.
             command.process_group(0).spawn()
         });
         if let Err(error) = &started {
-            tracing::warn!(%error, "no guard: if this process is killed, what its commands have started may live on");
+            tracing::warn!(%error, "no guard process: children of commands may survive a kill");
         }
         ProcessGuard { pipe: Mutex::new(started.ok().and_then(|mut child| child.stdin.take())) }
     }

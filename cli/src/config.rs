@@ -1,4 +1,4 @@
-//! `duly.toml`: what flags and the environment leave open.
+//! `duly.toml`: settings that apply if no flag or environment variable is set.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,12 +8,12 @@ use serde::Deserialize;
 use crate::args::LogFormat;
 use crate::exit::{self, CliError};
 
-/// The file that is read if none is named.
+/// The file that is read without `--config`.
 const DEFAULT_FILE: &str = "duly.toml";
-/// A larger settings file is not a settings file.
+/// The maximum size of a settings file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Everything that `duly.toml` may say. An unknown name is an error: a typing mistake must not pass for a default.
+/// The contents of `duly.toml`. An unknown name is an error: a typo must not silently select a default.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -26,14 +26,14 @@ pub(crate) struct Config {
     pub(crate) serve: ServeConfig,
 }
 
-/// The part `[serve]`.
+/// The `[serve]` section.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServeConfig {
     pub(crate) listen: Option<String>,
 }
 
-/// The part `[work]`.
+/// The `[work]` section.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WorkConfig {
@@ -45,7 +45,7 @@ pub(crate) struct WorkConfig {
     pub(crate) grace: Option<String>,
 }
 
-/// What nodes sign their messages with: one key, or several of which the first signs.
+/// The keys that sign messages between nodes: one, or several of which the first signs.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum ClusterKeySetting {
@@ -63,13 +63,13 @@ impl ClusterKeySetting {
 }
 
 impl std::fmt::Debug for ClusterKeySetting {
-    /// A secret is not shown.
+    /// Hides the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ClusterKey(..)")
+        f.write_str("ClusterKeySetting(..)")
     }
 }
 
-/// A program, alone or with arguments.
+/// A program with or without arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum ProgramSetting {
@@ -87,18 +87,18 @@ impl ProgramSetting {
 }
 
 impl Config {
-    /// Reads the named file, or `./duly.toml` if there is one.
+    /// Reads the named file, or `./duly.toml` if it exists.
     pub(crate) fn load(named: Option<&Path>) -> anyhow::Result<Config> {
         let path = named.unwrap_or(Path::new(DEFAULT_FILE));
-        let wrong = |why: String| CliError::new(exit::USAGE, format!("{}: {why}", path.display()));
+        let invalid = |reason: String| CliError::new(exit::USAGE, format!("{}: {reason}", path.display()));
         match std::fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Config::default()),
-            Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
-            Ok(meta) if meta.len() > FILE_BYTES_MAX => return Err(wrong("too large for a settings file".to_owned())),
+            Err(error) => return Err(invalid(format!("cannot be read: {error}"))),
+            Ok(meta) if meta.len() > FILE_BYTES_MAX => return Err(invalid("too large for a settings file".to_owned())),
             Ok(_) => {}
         }
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-        Config::parse(&text).map_err(wrong)
+        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+        Config::parse(&text).map_err(invalid)
     }
 
     fn parse(text: &str) -> Result<Config, String> {
@@ -142,7 +142,7 @@ mod tests {
         let keys = |text| Config::parse(text).expect("good").cluster_key.expect("given");
         assert_eq!(keys("cluster_key = 'a'").into_keys(), ["a"]);
         let two = keys("cluster_key = ['new', 'old']");
-        assert_eq!(format!("{two:?}"), "ClusterKey(..)");
+        assert_eq!(format!("{two:?}"), "ClusterKeySetting(..)");
         assert_eq!(two.into_keys(), ["new", "old"]);
     }
 

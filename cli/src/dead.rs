@@ -1,4 +1,4 @@
-//! `duly dead`: dead jobs by kind and error, and what to do with them.
+//! `duly dead`: lists, retries and removes dead jobs, grouped by kind and error.
 
 use clap::Subcommand;
 use duly::{Duly, Filter, State};
@@ -33,44 +33,45 @@ pub(crate) async fn run(verb: DeadVerb, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
     match verb {
         DeadVerb::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
-        DeadVerb::Retry { selector: many } => {
-            for filter in select_filters(&duly, &many).await? {
-                bulk::confirm_and_run(setup, bulk::retry_all(&duly, filter), "Retry", "retried", many.is_dry_run())
+        DeadVerb::Retry { selector } => {
+            for filter in select_filters(&duly, &selector).await? {
+                bulk::confirm_and_run(setup, bulk::retry_all(&duly, filter), "Retry", "retried", selector.is_dry_run())
                     .await?;
             }
             Ok(())
         }
-        DeadVerb::Rm { selector: many } => {
-            for filter in select_filters(&duly, &many).await? {
-                bulk::confirm_and_run(setup, duly.remove_all(filter), "Remove", "removed", many.is_dry_run()).await?;
+        DeadVerb::Rm { selector } => {
+            for filter in select_filters(&duly, &selector).await? {
+                bulk::confirm_and_run(setup, duly.remove_all(filter), "Remove", "removed", selector.is_dry_run())
+                    .await?;
             }
             Ok(())
         }
     }
 }
 
-/// The dead jobs that are meant: one filter per group, of which each must be there.
-async fn select_filters(duly: &Duly, many: &JobSelector) -> anyhow::Result<Vec<Filter>> {
+/// Returns the filters for the selected dead jobs: one per group. Each group must exist.
+async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<Vec<Filter>> {
     let is_group = |word: &String| word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
-    let dead = |filter: Filter| Filter { state: Some(State::Dead), ..filter };
-    if !many.is_empty() && !many.words().is_empty() && many.words().iter().all(is_group) {
-        let of_group = |group: &String| dead(Filter { group: Some(group.clone()), ..Filter::all() });
-        let filters: Vec<Filter> = many.words().iter().map(of_group).collect();
-        for (group, filter) in many.words().iter().zip(&filters) {
+    let dead_only = |filter: Filter| Filter { state: Some(State::Dead), ..filter };
+    if !selector.is_empty() && !selector.words().is_empty() && selector.words().iter().all(is_group) {
+        let group_filter = |group: &String| dead_only(Filter { group: Some(group.clone()), ..Filter::all() });
+        let filters: Vec<Filter> = selector.words().iter().map(group_filter).collect();
+        for (group, filter) in selector.words().iter().zip(&filters) {
             if bulk::retry_all(duly, filter.clone()).dry_run().await?.matching == 0 {
                 return Err(CliError::new(exit::NOT_FOUND, format!("no such group: {group}; see `duly dead ls`")));
             }
         }
         return Ok(filters);
     }
-    match many.parse()? {
+    match selector.parse()? {
         JobSelection::Ids(_) => {
             Err(CliError::new(exit::USAGE, "these are ids of jobs: use duly jobs retry, or duly jobs rm"))
         }
         JobSelection::Filter(filter) if filter.state.is_some_and(|state| state != State::Dead) => {
             Err(CliError::new(exit::USAGE, "this is about dead jobs: leave out the state, or use duly jobs"))
         }
-        JobSelection::Filter(filter) => Ok(vec![dead(*filter)]),
+        JobSelection::Filter(filter) => Ok(vec![dead_only(*filter)]),
     }
 }
 

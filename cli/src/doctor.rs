@@ -1,7 +1,6 @@
-//! `duly doctor`: what the store says about itself.
+//! `duly doctor`: prints the health report of the store.
 
-use duly::Health;
-use duly::store::StoreUrl;
+use duly::admin::{Health, StoreUrl};
 use serde_json::{Map, Value, json};
 
 use crate::escape::escape_text;
@@ -9,10 +8,10 @@ use crate::exit::{self, CliError};
 use crate::output::{BOLD, YELLOW, paint};
 use crate::{Setup, store, time};
 
-/// The store's clock in microseconds: shown as a date instead.
+/// The store's clock in microseconds, printed as a date instead.
 const CLOCK_FACT_NAME: &str = "clock_us";
 
-/// Say what the store can lose, and what should be mended
+/// Say what the store can lose, and what should be repaired
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Print the ACL line for a user of the Redis server that may do what duly does and nothing else
@@ -23,15 +22,15 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(setup: &Setup, doctor: &DoctorArgs) -> anyhow::Result<()> {
     let url = StoreUrl::parse(&store::resolve_url(setup)?)?;
     if doctor.acl {
-        // Without opening it: who needs the line has no rights yet.
-        let nobody = "rules are known for redis:// and sidekiq:// only, in all their forms; name such a server, as in: duly --store redis://HOST doctor --acl";
-        let rules = url.acl().ok_or_else(|| CliError::new(exit::USAGE, nobody))?;
+        // Does not open the store: a user who needs these rules has no access yet.
+        let unsupported = "rules are known for redis:// and sidekiq:// only, in all their forms; name such a server, as in: duly --store redis://HOST doctor --acl";
+        let rules = url.acl().ok_or_else(|| CliError::new(exit::USAGE, unsupported))?;
         return setup.out.print_line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
     }
     let duly = store::open_existing(setup).await?;
     let mut health = duly.health().await?;
     let nodes = duly.nodes().await;
-    // A part of the store that is away is worth a warning, and no reason to say nothing of the rest.
+    // An unavailable part of the store is a warning; the other facts are still printed.
     let alive = match nodes {
         Ok(nodes) => nodes.iter().filter(|node| node.alive).count().to_string(),
         Err(error) => {
@@ -42,8 +41,8 @@ pub(crate) async fn run(setup: &Setup, doctor: &DoctorArgs) -> anyhow::Result<()
     let facts = collect_facts(&url.to_string(), &health, alive);
     if setup.out.is_json() {
         let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name, json!(value))).collect();
-        let all = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
-        return setup.out.print_json(&all);
+        let report = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
+        return setup.out.print_json(&report);
     }
     let out = &setup.out;
     out.print_line(&paint(BOLD, escape_text(&health.durability)))?;
@@ -54,7 +53,7 @@ pub(crate) async fn run(setup: &Setup, doctor: &DoctorArgs) -> anyhow::Result<()
         out.print_line(&format!("{}  {}", paint(YELLOW, "warning       "), escape_text(warning)))?;
     }
     if health.warnings.is_empty() {
-        out.print_line("nothing to mend")?;
+        out.print_line("nothing to repair")?;
     }
     Ok(())
 }

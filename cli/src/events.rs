@@ -1,6 +1,7 @@
-//! What a worker tells, as a line for people or as JSON for scripts. The demo reads the JSON back.
+//! Worker events as lines for people or as JSON for scripts. The demo parses the JSON.
 
-use duly::{Event, HeldJob, JobId, NodeId, Outcome};
+use duly::job::HeldJob;
+use duly::{Event, JobId, NodeId, Outcome};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use crate::escape::escape_text;
 use crate::output::{CYAN, DIM, GREEN, RED, YELLOW, paint};
 use crate::time;
 
-/// So many characters at the end of an id tell jobs apart: the front of it is the time of the push.
+/// Characters of a short id, from the end: the front encodes the time of the push and is often the same.
 const SHORT_ID_CHARS: usize = 8;
-/// Longest error in a line for people.
+/// The longest error in a line for people.
 const ERROR_CHARS_MAX: usize = 200;
 
-/// One event with its moment.
+/// One event with its time.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EventRecord {
     /// Microseconds since 1970.
@@ -81,40 +82,41 @@ pub(crate) enum EventData {
 }
 
 impl EventRecord {
-    /// What an event says, now; `None` for events that this version does not know.
+    /// Converts an event at the current time; `None` for unknown events.
     pub(crate) fn from_event(event: &Event<'_>) -> Option<EventRecord> {
-        let what = match event {
+        let data = match event {
             Event::Joined { node } => EventData::Joined { node: *node },
-            Event::Started { held, lateness: late } => started_data(held, *late),
-            Event::Settled { held, outcome, reason: why, duration: took } => settled_data(held, outcome, *why, *took),
+            Event::Started { held, lateness } => started_data(held, *lateness),
+            Event::Settled { held, outcome, reason, duration } => settled_data(held, outcome, *reason, *duration),
             Event::Lost { id } => EventData::Lost { id: *id },
             Event::TakenBack { node, jobs } => EventData::TakenBack { node: *node, jobs: *jobs },
-            Event::StoreFailed { error, retry_in: again_in } => {
-                EventData::StoreFailed { error: error.to_string(), retry_in_us: duration_micros(*again_in) }
+            Event::StoreFailed { error, retry_in } => {
+                EventData::StoreFailed { error: error.to_string(), retry_in_us: duration_micros(*retry_in) }
             }
             Event::Stopping { running } => EventData::Stopping { running: *running },
             _ => return None,
         };
-        Some(EventRecord { at_us: time::to_micros(time::now()), event: what })
+        Some(EventRecord { at_us: time::to_micros(time::now()), event: data })
     }
 
-    /// One line for people.
+    /// Formats one line for people.
     pub(crate) fn format_line(&self) -> String {
         let clock = paint(DIM, time::format_clock_time(time::from_micros(self.at_us)));
         let line = |id: &str, word: String, rest: String| format!("{clock}  {id:<8}  {word} {rest}");
         let word = |style, word: &str| paint(style, format!("{word:<9}"));
         match &self.event {
             EventData::Joined { node } => line("", word(CYAN, "joined"), format!("as node {node}")),
-            EventData::Started { id, kind, attempt, max_attempts, lateness_us: late_us, .. } => {
-                let late = time::format_duration(Duration::from_micros(*late_us));
+            EventData::Started { id, kind, attempt, max_attempts, lateness_us, .. } => {
+                let lateness = format_micros(*lateness_us);
                 line(
                     &short_id(*id),
                     word(CYAN, "started"),
-                    format!("{}  attempt {attempt}/{max_attempts}  late {late}", escape_text(kind)),
+                    format!("{}  attempt {attempt}/{max_attempts}  late {lateness}", escape_text(kind)),
                 )
             }
-            EventData::Done { id, kind, duration_us: took_us } => {
-                line(&short_id(*id), word(GREEN, "done"), format!("{}  {}", escape_text(kind), format_micros(*took_us)))
+            EventData::Done { id, kind, duration_us } => {
+                let rest = format!("{}  {}", escape_text(kind), format_micros(*duration_us));
+                line(&short_id(*id), word(GREEN, "done"), rest)
             }
             EventData::Retried { id, kind, after_us, error, .. } => line(
                 &short_id(*id),
@@ -124,12 +126,12 @@ impl EventRecord {
             EventData::Buried { id, kind, error, .. } => {
                 line(&short_id(*id), word(RED, "buried"), format!("{}  {}", escape_text(kind), shorten_error(error)))
             }
-            EventData::Released { id, kind, duration_us: took_us, after_us, reason: why } => {
-                let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            EventData::Released { id, kind, duration_us, after_us, reason } => {
+                let reason = reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
                 let rest = format!(
-                    "{}  after {}, again in {}{why}",
+                    "{}  after {}, again in {}{reason}",
                     escape_text(kind),
-                    format_micros(*took_us),
+                    format_micros(*duration_us),
                     format_micros(*after_us)
                 );
                 line(&short_id(*id), word(YELLOW, "released"), rest)
@@ -140,10 +142,10 @@ impl EventRecord {
             EventData::TakenBack { node, jobs } => {
                 line("", word(YELLOW, "took back"), format!("{jobs} {} of dead node {node}", job_noun(*jobs)))
             }
-            EventData::StoreFailed { error, retry_in_us: again_in_us } => line(
+            EventData::StoreFailed { error, retry_in_us } => line(
                 "",
                 word(RED, "store"),
-                format!("{}; again in {}", shorten_error(error), format_micros(*again_in_us)),
+                format!("{}; again in {}", shorten_error(error), format_micros(*retry_in_us)),
             ),
             EventData::Stopping { running } => {
                 let rest = if *running == 0 {
@@ -157,7 +159,7 @@ impl EventRecord {
     }
 }
 
-fn started_data(held: &HeldJob, late: Duration) -> EventData {
+fn started_data(held: &HeldJob, lateness: Duration) -> EventData {
     let job = &held.job;
     EventData::Started {
         id: job.id,
@@ -167,33 +169,29 @@ fn started_data(held: &HeldJob, late: Duration) -> EventData {
         max_attempts: job.max_attempts,
         fence: held.fence.0,
         due_us: time::to_micros(held.due),
-        lateness_us: duration_micros(late),
+        lateness_us: duration_micros(lateness),
     }
 }
 
-fn settled_data(held: &HeldJob, outcome: &Outcome, why: Option<&str>, took: Duration) -> EventData {
-    let (id, kind, took_us) = (held.job.id, held.job.kind.clone(), duration_micros(took));
+fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duration: Duration) -> EventData {
+    let (id, kind, duration_us) = (held.job.id, held.job.kind.clone(), duration_micros(duration));
     match outcome {
-        Outcome::Ack => EventData::Done { id, kind, duration_us: took_us },
-        Outcome::Retry { after, error } => EventData::Retried {
-            id,
-            kind,
-            duration_us: took_us,
-            after_us: duration_micros(*after),
-            error: error.clone(),
-        },
-        Outcome::Bury { error } => EventData::Buried { id, kind, duration_us: took_us, error: error.clone() },
+        Outcome::Ack => EventData::Done { id, kind, duration_us },
+        Outcome::Retry { after, error } => {
+            EventData::Retried { id, kind, duration_us, after_us: duration_micros(*after), error: error.clone() }
+        }
+        Outcome::Bury { error } => EventData::Buried { id, kind, duration_us, error: error.clone() },
         Outcome::Release { after } => EventData::Released {
             id,
             kind,
-            duration_us: took_us,
+            duration_us,
             after_us: duration_micros(*after),
-            reason: why.map(str::to_owned),
+            reason: reason.map(str::to_owned),
         },
     }
 }
 
-/// The end of an id: enough to tell jobs apart on a screen.
+/// Returns the end of an id, which is enough to distinguish jobs on a screen.
 pub(crate) fn short_id(id: JobId) -> String {
     let text = id.to_string();
     text[text.len() - SHORT_ID_CHARS..].to_owned()

@@ -1,4 +1,4 @@
-//! Jobs run by programs: `command` jobs as they stand, any other kind by the program of `--exec`.
+//! Runs jobs as processes: `command` jobs directly, other kinds with the program of `--exec`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duly::store::ERROR_BYTES_MAX;
+use duly::bounds::ERROR_BYTES_MAX;
 use duly::{Ctx, Outcome};
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -23,26 +23,26 @@ use crate::printer::Printer;
 
 /// The kind of jobs that carry their own command.
 pub(crate) const COMMAND_KIND: &str = "command";
-/// Where programs are looked for if there is no PATH.
+/// The search path for programs if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The exit code that buries a job; 0 is an ack, and any other a retry.
 const EXIT_BURY: i32 = 100;
-/// Longer lines of a child are shown in parts.
+/// Longer output lines of a child are printed in parts.
 const LINE_BYTES_MAX: usize = 8 * 1024;
-/// How much is read from a child at once.
+/// The buffer size for reading from a child.
 const READ_BUFFER_BYTES: usize = 8 * 1024;
-/// How long output is read on after a child has ended: what it left running may hold the pipe for ever.
+/// How long to read output after a child has ended: a background process may keep the pipe open for ever.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long a worker may take to notice that it was told to stop as well.
+/// How long a worker may take to notice its own stop signal.
 const STOP_NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Children are asked to end (SIGTERM) this long before the grace time is over, or at its last fifth.
+/// Children get SIGTERM this long before the grace time ends, or in its last fifth if that is shorter.
 const TERM_NOTICE_MAX: Duration = Duration::from_secs(5);
 
 /// The args of a `command` job.
 #[derive(Deserialize)]
 struct CommandArgs {
     argv: Vec<String>,
-    /// Where it was pushed, so that relative paths mean what they meant there.
+    /// The directory of the push, so that relative paths keep their meaning.
     dir: Option<PathBuf>,
 }
 
@@ -61,85 +61,84 @@ impl JobProcessRunner {
     pub(crate) async fn run_command(self: Arc<Self>, ctx: Ctx) -> Result<Outcome, String> {
         let args: CommandArgs = match serde_json::from_str(&ctx.job().args) {
             Ok(args) => args,
-            Err(why) => return Ok(Outcome::bury(format!("the args of a command are {{\"argv\": [..]}}: {why}"))),
+            Err(error) => return Ok(Outcome::bury(format!("the args of a command are {{\"argv\": [..]}}: {error}"))),
         };
         if args.argv.is_empty() {
             return Ok(Outcome::bury("the argv of the command is empty"));
         }
         let argv = args.argv.into_iter().map(OsString::from).collect();
-        let start = ChildSpec { argv, dir: args.dir, env: job_env(&ctx), stdio: ChildStdio::Captured };
-        self.run_process(&ctx, start).await
+        let spec = ChildSpec { argv, dir: args.dir, env: job_env(&ctx), stdio: ChildStdio::Captured };
+        self.run_process(&ctx, spec).await
     }
 
     /// The handler of all other kinds.
     pub(crate) async fn run_program(self: Arc<Self>, ctx: Ctx) -> Result<Outcome, String> {
         let argv = self.program.iter().map(OsString::from).collect();
-        let start = ChildSpec { argv, dir: None, env: job_env(&ctx), stdio: ChildStdio::CapturedWithInput };
-        self.run_process(&ctx, start).await
+        let spec = ChildSpec { argv, dir: None, env: job_env(&ctx), stdio: ChildStdio::CapturedWithInput };
+        self.run_process(&ctx, spec).await
     }
 
-    async fn run_process(&self, ctx: &Ctx, start: ChildSpec) -> Result<Outcome, String> {
-        let place = start.dir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
-        let mut running = self.spawner.spawn(start).await.map_err(|error| format!("cannot start{place}: {error}"))?;
+    async fn run_process(&self, ctx: &Ctx, spec: ChildSpec) -> Result<Outcome, String> {
+        let in_dir = spec.dir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
+        let mut process = self.spawner.spawn(spec).await.map_err(|error| format!("cannot start{in_dir}: {error}"))?;
         let tail = Mutex::new(Vec::new());
         let (stdin, stdout, stderr) =
-            (running.child.stdin.take(), running.child.stdout.take(), running.child.stderr.take());
+            (process.child.stdin.take(), process.child.stdout.take(), process.child.stderr.take());
         let id = short_id(ctx.job().id);
-        let mut talking = pin!(async {
+        let mut streams = pin!(async {
             let feed = async {
                 if let Some(mut stdin) = stdin {
-                    // A program that does not read its args may end without them.
+                    // A program may exit without reading its args.
                     let _ = stdin.write_all(ctx.job().args.as_bytes()).await;
                 }
             };
             tokio::join!(feed, self.forward_output(stdout, &id, None), self.forward_output(stderr, &id, Some(&tail)));
         });
-        let mut talked = false;
-        let mut notice = pin!(async {
+        let mut streams_closed = false;
+        let mut grace_ending = pin!(async {
             ctx.stopping().await;
             tokio::time::sleep(self.grace - (self.grace / 5).min(TERM_NOTICE_MAX)).await;
         });
-        let (mut asked, mut told) = (false, false);
+        let (mut stop_requested, mut cancel_sent) = (false, false);
         let status = loop {
             tokio::select! {
-                status = running.wait() => break status.map_err(|error| format!("cannot wait for it: {error}"))?,
-                () = &mut talking, if !talked => talked = true,
-                () = &mut notice, if !asked => {
-                    asked = true;
-                    running.send_signal(Signal::TERM);
+                status = process.wait() => break status.map_err(|error| format!("cannot wait for it: {error}"))?,
+                () = &mut streams, if !streams_closed => streams_closed = true,
+                () = &mut grace_ending, if !stop_requested => {
+                    stop_requested = true;
+                    process.send_signal(Signal::TERM);
                 }
-                () = ctx.cancelled(), if !told => {
-                    // The job is another node's: what still runs here is killed with `running`.
+                () = ctx.cancelled(), if !cancel_sent => {
+                    // Another node has the job: dropping `process` kills the whole group.
                     if !ctx.is_job_cancelled() {
                         return Ok(Outcome::release(Duration::ZERO));
                     }
-                    // Cancelled: it may end by itself, for as long as the worker lets it.
-                    told = true;
-                    running.send_signal(Signal::TERM);
+                    // Cancelled: the process may exit by itself until the worker ends the attempt.
+                    cancel_sent = true;
+                    process.send_signal(Signal::TERM);
                 }
             }
         };
-        if !talked {
-            let _ = tokio::time::timeout(OUTPUT_DRAIN_TIMEOUT, talking).await;
+        if !streams_closed {
+            let _ = tokio::time::timeout(OUTPUT_DRAIN_TIMEOUT, streams).await;
         }
-        // A service manager may send SIGTERM to everything at once, and the child may be quicker than the worker.
+        // A service manager may send SIGTERM to all processes at once, and the child may react before the worker.
         if status.signal() == Some(Signal::TERM.as_raw()) {
-            asked |= tokio::time::timeout(STOP_NOTICE_TIMEOUT, ctx.stopping()).await.is_ok();
+            stop_requested |= tokio::time::timeout(STOP_NOTICE_TIMEOUT, ctx.stopping()).await.is_ok();
         }
         let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-        decide_outcome(status, asked, &tail)
+        decide_outcome(status, stop_requested, &tail)
     }
 
-    /// Shows what a child writes, line by line, and keeps the end of it.
-    async fn forward_output(&self, from: Option<impl AsyncRead + Unpin>, id: &str, tail: Option<&Mutex<Vec<u8>>>) {
-        let Some(mut from) = from else {
+    /// Prints the output of a child line by line and appends it to `tail`.
+    async fn forward_output(&self, pipe: Option<impl AsyncRead + Unpin>, id: &str, tail: Option<&Mutex<Vec<u8>>>) {
+        let Some(mut pipe) = pipe else {
             return;
         };
         let mut chunk = vec![0; READ_BUFFER_BYTES];
         let mut line = Vec::new();
-        // Ends with the pipe.
         loop {
-            let bytes = match from.read(&mut chunk).await {
+            let bytes = match pipe.read(&mut chunk).await {
                 Ok(0) | Err(_) => break,
                 Ok(read) => &chunk[..read],
             };
@@ -173,7 +172,7 @@ impl JobProcessRunner {
     }
 }
 
-/// Whether there is such a program: a path from here, or a name in PATH, of a file that may be run.
+/// Returns true if the program is an executable file: a path, or a name in PATH.
 pub(crate) fn is_executable(program: &str) -> bool {
     let can_run =
         |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
@@ -184,7 +183,7 @@ pub(crate) fn is_executable(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| can_run(&dir.join(program)))
 }
 
-/// What a program gets to know of its job.
+/// Returns the environment variables that describe the job.
 fn job_env(ctx: &Ctx) -> Vec<(&'static str, String)> {
     vec![
         ("DULY_ID", ctx.job().id.to_string()),
@@ -202,36 +201,36 @@ fn append_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// From the exit code to the outcome.
-fn decide_outcome(status: ExitStatus, asked: bool, stderr: &[u8]) -> Result<Outcome, String> {
+/// Turns the exit status into an outcome.
+fn decide_outcome(status: ExitStatus, stop_requested: bool, stderr: &[u8]) -> Result<Outcome, String> {
     if status.success() {
         return Ok(Outcome::Ack);
     }
-    // It ended because we asked it to: not its fault.
-    if asked {
+    // It ended because the worker stopped it: not a failure of the job.
+    if stop_requested {
         return Ok(Outcome::release(Duration::ZERO));
     }
-    let how = match (status.code(), status.signal()) {
+    let ending = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
         (None, None) => "ended in an unknown way".to_owned(),
     };
-    let error = format_failure(&how, stderr);
+    let error = format_failure(&ending, stderr);
     if status.code() == Some(EXIT_BURY) { Ok(Outcome::bury(error)) } else { Err(error) }
 }
 
-/// How it ended and the last it said, within what the store keeps.
-fn format_failure(how: &str, stderr: &[u8]) -> String {
-    let said = String::from_utf8_lossy(stderr);
-    let said = said.trim();
-    if said.is_empty() {
-        return how.to_owned();
+/// Formats how the process ended and the end of its stderr, within the store's maximum.
+fn format_failure(ending: &str, stderr: &[u8]) -> String {
+    let output = String::from_utf8_lossy(stderr);
+    let output = output.trim();
+    if output.is_empty() {
+        return ending.to_owned();
     }
-    let mut from = said.len().saturating_sub(ERROR_BYTES_MAX - how.len() - 2);
-    while !said.is_char_boundary(from) {
-        from += 1;
+    let mut start = output.len().saturating_sub(ERROR_BYTES_MAX - ending.len() - 2);
+    while !output.is_char_boundary(start) {
+        start += 1;
     }
-    format!("{how}: {}", &said[from..])
+    format!("{ending}: {}", &output[start..])
 }
 
 #[cfg(test)]

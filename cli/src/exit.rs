@@ -1,4 +1,4 @@
-//! From what went wrong to the exit code and the one line on stderr.
+//! Turns an error into an exit code and one line on stderr.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,7 +24,7 @@ pub(crate) struct CliError {
 }
 
 impl CliError {
-    /// For `return Err(Fail::new(..))` where an `anyhow::Error` is expected.
+    /// Returns an `anyhow::Error`, for `return Err(CliError::new(..))`.
     #[expect(clippy::new_ret_no_self, reason = "it is only ever wanted as an error")]
     pub(crate) fn new(code: u8, message: impl Into<String>) -> anyhow::Error {
         CliError { code, message: message.into() }.into()
@@ -39,7 +39,7 @@ impl fmt::Display for CliError {
 
 impl std::error::Error for CliError {}
 
-/// The exit code of a command that we have run: it has said itself what there was to say.
+/// The exit code of a command that has already printed its own error.
 #[derive(Debug)]
 pub(crate) struct SilentExit(pub(crate) u8);
 
@@ -51,10 +51,10 @@ impl fmt::Display for SilentExit {
 
 impl std::error::Error for SilentExit {}
 
-/// The exit code of an error.
+/// Returns the exit code for an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    if let Some(fail) = error.downcast_ref::<CliError>() {
-        return fail.code;
+    if let Some(cli_error) = error.downcast_ref::<CliError>() {
+        return cli_error.code;
     }
     match error.downcast_ref::<duly::Error>() {
         Some(duly::Error::Invalid { .. } | duly::Error::Unsupported { .. }) => USAGE,
@@ -66,9 +66,9 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Says what went wrong, and gives the exit code.
+/// Prints the error and returns its exit code.
 pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
-    // Whoever read our output has had enough: that is no failure.
+    // The reader closed our output, as `head` does: not a failure.
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
@@ -76,26 +76,26 @@ pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(*code);
     }
     let line = format_error(error);
-    let (line, place) = split_marked_line(&line);
+    let (line, marked_lines) = split_marked_line(&line);
     print_error(line);
-    for shown in place {
-        let _ = writeln!(anstream::stderr().lock(), "{}", escape_text(shown));
+    for marked_line in marked_lines {
+        let _ = writeln!(anstream::stderr().lock(), "{}", escape_text(marked_line));
     }
     ExitCode::from(exit_code(error))
 }
 
-/// An error may end with a line of what was given and a line of marks below its wrong place: these stay as they are.
+/// Splits off the two lines that may end an error: the given text, and marks below its wrong part.
 fn split_marked_line(text: &str) -> (&str, Vec<&str>) {
     let lines: Vec<&str> = text.lines().collect();
     match lines[..] {
-        [first, given, marks] if marks.ends_with('^') && marks.chars().all(|c| c == ' ' || c == '^') => {
-            (first, vec![given, marks])
+        [first, input, marks] if marks.ends_with('^') && marks.chars().all(|c| c == ' ' || c == '^') => {
+            (first, vec![input, marks])
         }
         _ => (text, Vec::new()),
     }
 }
 
-/// An error and its causes, each told once: many repeat their cause in their own text.
+/// Formats an error with its causes, each once: many errors repeat their cause in their own text.
 pub(crate) fn format_error(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -110,14 +110,14 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>()).any(|e| e.kind() == ErrorKind::BrokenPipe)
 }
 
-/// One line on stderr.
+/// Prints one line on stderr.
 pub(crate) fn print_error(message: &str) {
     let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-    // If even stderr is gone there is nobody left to tell.
+    // A closed stderr leaves no way to report anything.
     let _ = writeln!(anstream::stderr().lock(), "duly: {}", escape_text(&line));
 }
 
-/// The first word of a filter that begins with a minus, before any `--`: an option has no colon in its name.
+/// Returns the first filter word before `--` that begins with a minus; option names contain no colon.
 fn find_negated_word(args: impl Iterator<Item = OsString>) -> Option<String> {
     let words = args.take_while(|arg| arg != "--").filter_map(|arg| arg.into_string().ok());
     let mut names = words.filter(|word| {
@@ -127,7 +127,7 @@ fn find_negated_word(args: impl Iterator<Item = OsString>) -> Option<String> {
     names.next()
 }
 
-/// What clap says, in our one line; help and version go to stdout as they are.
+/// Prints clap's error as one line; help and version go to stdout unchanged.
 pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     match error.kind() {
@@ -142,18 +142,18 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
         _ => {}
     }
     let text = error.render().to_string();
-    let said: Vec<&str> = text
+    let lines: Vec<&str> = text
         .lines()
         .map(str::trim)
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
         .collect();
-    let mut said = said.join("; ").replace(":; ", ": ");
+    let mut message = lines.join("; ").replace(":; ", ": ");
     if let (clap::error::ErrorKind::UnknownArgument, Some(word)) =
         (error.kind(), find_negated_word(std::env::args_os()))
     {
-        said = format!("{word:?} begins with a minus: a filter that does so goes behind --, and options before it");
+        message = format!("{word:?} begins with a minus: a filter that does so goes behind --, and options before it");
     }
-    print_error(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
+    print_error(&format!("{} (see --help)", message.strip_prefix("error: ").unwrap_or(&message)));
     ExitCode::from(USAGE)
 }

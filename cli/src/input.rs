@@ -1,4 +1,4 @@
-//! What people and pipes tell us: answers to questions, and args on stdin.
+//! Input from the terminal and from pipes: confirmation prompts, and args on stdin.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 
@@ -6,21 +6,21 @@ use anyhow::Context as _;
 
 use crate::exit::{self, CliError};
 
-/// The longest answer to a question that is read.
-const ANSWER_BYTES_MAX: u64 = 64;
+/// The longest reply to a prompt that is read.
+const REPLY_BYTES_MAX: u64 = 64;
 
-/// Asks somebody at a terminal; nobody there is a no that says what to do.
+/// Asks for confirmation on the terminal; without a terminal, returns a usage error that names `--yes`.
 pub(crate) fn confirm(question: &str) -> anyhow::Result<bool> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Err(CliError::new(exit::USAGE, format!("{question} Nobody is there to ask: say --yes")));
     }
     write!(anstream::stderr(), "{question} [y/N] ")?;
-    let mut answer = String::new();
-    std::io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let mut reply = String::new();
+    std::io::stdin().lock().take(REPLY_BYTES_MAX).read_line(&mut reply)?;
+    Ok(matches!(reply.trim(), "y" | "Y" | "yes"))
 }
 
-/// Args from stdin: one byte more than is allowed is read, to see that it is too much.
+/// Reads args from stdin: at most one byte more than allowed, to detect args that are too large.
 pub(crate) fn read_args_from_stdin(bytes_max: usize) -> anyhow::Result<String> {
     let stdin = std::io::stdin().lock();
     if stdin.is_terminal() {

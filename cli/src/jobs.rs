@@ -1,9 +1,10 @@
-//! `duly jobs`: look at jobs, retry, edit, cancel and remove them, wait for them.
+//! `duly jobs`: lists, retries, edits, cancels, removes and waits for jobs.
 
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
-use duly::{Due, Duly, Filter, JobId, JobRecord, Priority, State};
+use duly::job::Due;
+use duly::{Duly, Filter, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
 
@@ -14,7 +15,7 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, Output, pluralize};
 use crate::{input, store, time, wait};
 
-/// Args and errors in a table are cut to this many characters.
+/// The longest args in a table.
 const CELL_CHARS_MAX: usize = 60;
 
 /// Look at jobs, retry, edit, cancel and remove them
@@ -67,7 +68,7 @@ pub(crate) enum JobsVerb {
         /// The job's id, as push printed it
         id: JobId,
         /// Wait at most so long (then exit code 124)
-        #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
         timeout: Option<Duration>,
     },
 }
@@ -88,7 +89,7 @@ pub(crate) struct JobsListArgs {
     #[arg(long)]
     kind: Option<String>,
     /// At most so many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::store::PAGE_SIZE_MAX as u64))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::bounds::PAGE_SIZE_MAX as u64))]
     limit: usize,
     /// Go on after an earlier list, which said where
     #[arg(long)]
@@ -99,9 +100,9 @@ pub(crate) struct JobsListArgs {
 #[derive(Serialize)]
 struct JobsPageOutput<'a> {
     jobs: &'a [JobRecord],
-    /// What to give as `--cursor` to go on.
+    /// The `--cursor` of the next page.
     next: Option<&'a str>,
-    /// How many jobs were looked at to find these.
+    /// Jobs that the query examined.
     scanned: u64,
 }
 
@@ -110,26 +111,27 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         JobsVerb::Ls(ls) => list(&duly, ls, &setup.out).await,
         JobsVerb::Get { id } => get(&duly, id, &setup.out).await,
-        JobsVerb::Retry { selector: many } => match select_jobs(&many)? {
+        JobsVerb::Retry { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => retry(&duly, &ids, &setup.out).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, bulk::retry_all(&duly, *filter), "Retry", "retried", many.is_dry_run())
+                bulk::confirm_and_run(setup, bulk::retry_all(&duly, *filter), "Retry", "retried", selector.is_dry_run())
                     .await
             }
         },
         JobsVerb::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
         JobsVerb::Why { id } => crate::why::run(&duly, id, &setup.out).await,
         JobsVerb::Edit { id, args, priority } => edit(&duly, id, args, priority, &setup.out).await,
-        JobsVerb::Cancel { selector: many } => match select_jobs(&many)? {
+        JobsVerb::Cancel { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, duly.cancel_all(*filter), "Cancel", "cancelled", many.is_dry_run()).await
+                bulk::confirm_and_run(setup, duly.cancel_all(*filter), "Cancel", "cancelled", selector.is_dry_run())
+                    .await
             }
         },
-        JobsVerb::Rm { selector: many } => match select_jobs(&many)? {
+        JobsVerb::Rm { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => remove(&duly, &ids, setup).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, duly.remove_all(*filter), "Remove", "removed", many.is_dry_run()).await
+                bulk::confirm_and_run(setup, duly.remove_all(*filter), "Remove", "removed", selector.is_dry_run()).await
             }
         },
         JobsVerb::Wait { id, timeout } => {
@@ -143,14 +145,14 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()> {
-    let said = bulk::parse_filter(&ls.filter)?;
+    let parsed = bulk::parse_filter(&ls.filter)?;
     let filter = Filter {
-        queue: merge_condition("queue", ls.queue, said.queue)?,
-        state: merge_condition("state", ls.state, said.state)?,
-        kind: merge_condition("kind", ls.kind, said.kind)?,
+        queue: merge_condition("queue", ls.queue, parsed.queue)?,
+        state: merge_condition("state", ls.state, parsed.state)?,
+        kind: merge_condition("kind", ls.kind, parsed.kind)?,
         limit: ls.limit,
         cursor: ls.cursor,
-        ..said
+        ..parsed
     };
     let page = duly.list(filter).await?;
     match out.format {
@@ -204,7 +206,7 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What an option says, or else the filter: a job can have only one.
+/// Returns the value of the option, or else that of the filter; both are an error if they differ.
 fn merge_condition<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T>) -> anyhow::Result<Option<T>> {
     match (option, filter) {
         (Some(option), Some(filter)) if option != filter => Err(CliError::new(
@@ -230,7 +232,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
         return out.print_json(&record);
     }
     let job = &record.job;
-    let moment = |at| format!("{} ({})", time::format_date_time(at), time::format_relative(at));
+    let format_time = |moment| format!("{} ({})", time::format_date_time(moment), time::format_relative(moment));
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("state", record.state.to_string()),
@@ -238,8 +240,8 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
         ("queue", job.queue.clone()),
         ("priority", job.priority.to_string()),
         ("args", job.args.clone()),
-        ("pushed", moment(job.pushed)),
-        ("due", moment(record.due)),
+        ("pushed", format_time(job.pushed)),
+        ("due", format_time(record.due)),
         ("attempts", format!("{} failed of at most {}", record.attempts, job.max_attempts)),
         ("crashes", record.crashes.to_string()),
         ("timeout", time::format_duration(job.timeout)),
@@ -251,7 +253,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
         ("traceparent", job.traceparent.clone()),
         ("node", record.node.map(|node| node.to_string())),
         ("fence", record.fence.map(|fence| fence.to_string())),
-        ("ended", record.ended.map(moment)),
+        ("ended", record.ended.map(format_time)),
         (
             "progress",
             record
@@ -275,20 +277,20 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
             escape_text(error)
         ))?;
     }
-    for said in &record.log {
-        let at = time::format_date_time(said.at);
-        out.print_line(&format!("log          attempt {}  {at}  {}", said.attempt, escape_text(&said.line)))?;
+    for entry in &record.log {
+        let at = time::format_date_time(entry.at);
+        out.print_line(&format!("log          attempt {}  {at}  {}", entry.attempt, escape_text(&entry.line)))?;
     }
     Ok(())
 }
 
-/// Ids or a filter; a dry run of ids would say nothing that is not known.
-fn select_jobs(many: &JobSelector) -> anyhow::Result<JobSelection> {
-    match many.parse()? {
-        JobSelection::Ids(_) if many.is_dry_run() => {
+/// Parses ids or a filter. Rejects a dry run of ids, which would count only the given words.
+fn select_jobs(selector: &JobSelector) -> anyhow::Result<JobSelection> {
+    match selector.parse()? {
+        JobSelection::Ids(_) if selector.is_dry_run() => {
             Err(CliError::new(exit::USAGE, "--dry-run counts what a filter means; these are ids"))
         }
-        meant => Ok(meant),
+        selection => Ok(selection),
     }
 }
 
@@ -300,20 +302,20 @@ async fn edit(
     out: &Output,
 ) -> anyhow::Result<()> {
     let args = match args.as_deref() {
-        Some("-") => Some(input::read_args_from_stdin(duly::ARGS_BYTES_MAX)?),
+        Some("-") => Some(input::read_args_from_stdin(duly::bounds::ARGS_BYTES_MAX)?),
         _ => args,
     };
-    let done = duly.edit(id, duly::JobEdit { args, priority }).await;
+    let result = duly.edit(id, duly::admin::JobEdit { args, priority }).await;
     let mut failed = None;
-    report_change(out, id, "edited", done.map_err(Into::into), &mut failed)?;
+    report_change(out, id, "edited", result.map_err(Into::into), &mut failed)?;
     failed.map_or(Ok(()), Err)
 }
 
 async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let done = duly.reschedule(*id, Due::Now).await;
-        report_change(out, *id, "due now", done.map_err(Into::into), &mut failed)?;
+        let result = duly.reschedule(*id, Due::Now).await;
+        report_change(out, *id, "due now", result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
@@ -321,8 +323,8 @@ async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
 async fn cancel(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let done = duly.cancel(*id).await;
-        report_change(out, *id, "cancelled", done.map_err(Into::into), &mut failed)?;
+        let result = duly.cancel(*id).await;
+        report_change(out, *id, "cancelled", result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
@@ -333,28 +335,28 @@ async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()>
     }
     let mut failed = None;
     for id in ids {
-        let done = duly.remove(*id).await;
-        report_change(&setup.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
+        let result = duly.remove(*id).await;
+        report_change(&setup.out, *id, "removed", result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
-/// Says what became of one of several jobs; one that fails does not keep the others from their turn.
+/// Reports the change of one of several jobs. An error does not stop the others: the first is stored in `failed`.
 pub(crate) fn report_change(
     out: &Output,
     id: JobId,
     word: &str,
-    done: anyhow::Result<()>,
+    result: anyhow::Result<()>,
     failed: &mut Option<anyhow::Error>,
 ) -> anyhow::Result<()> {
-    match done {
+    match result {
         Ok(()) if out.is_json() => out.print_json(&json!({"id": id, "did": word})),
         Ok(()) => {
             out.print_message(&format!("job {id}: {word}"));
             Ok(())
         }
         Err(error) => {
-            // The last one is told at the exit; the code is that of the first.
+            // `main` prints the first error and exits with its code.
             if let Some(first) = failed.take() {
                 exit::print_error(&exit::format_error(&error));
                 *failed = Some(first);

@@ -1,6 +1,6 @@
-//! The `duly` command: push, run and look after durable jobs.
+//! The `duly` command: pushes, runs and manages durable jobs.
 //!
-//! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
+//! It contains no job logic: each verb parses its arguments, calls [`duly::Duly`] and prints the result.
 
 mod api_client;
 mod args;
@@ -57,20 +57,20 @@ use crate::config::Config;
 use crate::exit::SilentExit;
 use crate::output::Output;
 
-/// What every verb may need to know.
+/// The settings that all verbs share.
 pub(crate) struct Setup {
-    /// Where data goes, and in which shape.
+    /// The output format and its streams.
     pub(crate) out: Output,
-    /// What `duly.toml` says.
+    /// The settings from `duly.toml`.
     pub(crate) config: Config,
-    /// The store that `--store` names, and nothing else.
+    /// The value of `--store`, without environment and defaults.
     pub(crate) store_flag: Option<String>,
-    /// Answer yes to every question.
+    /// Skips all confirmation prompts.
     pub(crate) yes: bool,
 }
 
 fn main() -> ExitCode {
-    // Through a server there are fewer verbs, and no store.
+    // `--server` supports fewer verbs and opens no store.
     if remote::has_server_flag(std::env::args_os()) {
         return match remote::RemoteCli::try_parse() {
             Ok(remote) => remote::run(remote).map_or_else(|error| exit::report_error(&error), |()| ExitCode::SUCCESS),
@@ -90,9 +90,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<()> {
     let global = cli.global;
     global.color.write_global();
-    // A child is started through us: it must neither read settings nor cost a runtime.
+    // Children of jobs start through this binary: they must not read settings or start a runtime.
     let verb = match cli.verb {
-        // Alone at a terminal it is the whole of duly; in a script nothing was asked for.
+        // Without a verb, a terminal session runs `up`; a script gets the help text and a usage error.
         None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::UpArgs::default()),
         None => {
             Cli::command().print_help()?;
@@ -111,14 +111,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     logs::init_logging(&global, &config)?;
     let setup =
         Setup { out: Output::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
-    // Only what runs jobs has work for several threads.
-    let many = matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
-    let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    // Only verbs that run jobs or serve requests need several threads.
+    let needs_threads =
+        matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
+    let mut builder = if needs_threads { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = builder.enable_all().build().context("cannot start threads")?;
-    let done = runtime.block_on(run_verb(verb, setup));
-    // A read of the terminal that nobody waits for must not hold up the exit.
+    let result = runtime.block_on(run_verb(verb, setup));
+    // An abandoned read of the terminal must not delay the exit.
     runtime.shutdown_background();
-    done
+    result
 }
 
 async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {
@@ -147,7 +148,7 @@ async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
         Verb::Version => setup.out.print_line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
-        // Handled before there was a runtime.
+        // `run` handles these before it starts the runtime.
         Verb::RunChild(_) | Verb::GuardChildren | Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }
 }

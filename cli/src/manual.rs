@@ -1,4 +1,4 @@
-//! `duly completions` and `duly man`: what shells and manuals want to know, from the command line itself.
+//! `duly completions` and `duly man`: shell completions and manual pages, generated from the command line's definition.
 
 use std::io::Write;
 

@@ -1,12 +1,14 @@
 //! `duly push --bulk`: many jobs from stdin, one JSON value per line.
 //!
-//! The ids of all lines are made from one id and their numbers, so that the same input under the same id is pushed once,
-//! however often it is repeated.
+//! The id of each job derives from one base id and the line number, so repeating the same input with the same id
+//! pushes each job once.
 
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Duration;
 
-use duly::{ARGS_BYTES_MAX, Duly, JobId, Priority, PushResult, UniqueConflict};
+use duly::bounds::ARGS_BYTES_MAX;
+use duly::job::UniqueConflict;
+use duly::{Duly, JobId, Priority, PushResult};
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::json;
@@ -16,15 +18,15 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, pluralize};
 use crate::{Setup, store, time};
 
-/// Jobs that are pushed in one step, unless their args are large.
+/// Jobs per batch; fewer if their args are large.
 const BATCH_JOBS_MAX: usize = 1_000;
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest line: args may be as large as they may, and the rest is small.
+/// The longest line: the largest args, and the other fields.
 const LINE_BYTES_MAX: usize = 2 * ARGS_BYTES_MAX;
-/// How often a batch is sent again whose answer was lost: its ids are the same, so nothing is pushed twice.
+/// How often to resend a batch with an unknown outcome: the ids are the same, so no job is pushed twice.
 const BATCH_TRIES_MAX: usize = 5;
 
-/// One line, if no kind is given for all of them.
+/// One line, if the command line names no kind.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JobLine<'l> {
@@ -49,7 +51,7 @@ struct JobLine<'l> {
 }
 
 impl JobLine<'_> {
-    /// The job, with what the command line says for all of them where the line says nothing.
+    /// Returns the job; fields that the line omits come from `base`.
     fn into_push(self, base: duly::Push) -> Result<duly::Push, String> {
         let mut job = base.kind(self.kind).args(self.args.map_or("null", RawValue::get));
         if let Some(queue) = self.queue {
@@ -58,9 +60,9 @@ impl JobLine<'_> {
         if let Some(priority) = self.priority {
             job = job.priority(priority.parse::<Priority>().map_err(|e| e.to_string())?);
         }
-        let duration = |text: &str| duly::store::parse_duration(text).map_err(|e| e.to_string());
+        let parse_duration = |text: &str| duly::admin::parse_duration(text).map_err(|e| e.to_string());
         if let Some(after) = self.after {
-            job = job.after(duration(&after)?);
+            job = job.after(parse_duration(&after)?);
         }
         if let Some(at) = self.at {
             job = job.at(time::parse_time(&at)?);
@@ -78,10 +80,10 @@ impl JobLine<'_> {
             job = job.max_attempts(attempts);
         }
         if let Some(timeout) = self.timeout {
-            job = job.timeout(duration(&timeout)?);
+            job = job.timeout(parse_duration(&timeout)?);
         }
         if let Some(keep) = self.keep {
-            job = job.keep(duration(&keep)?);
+            job = job.keep(parse_duration(&keep)?);
         }
         if let Some(traceparent) = self.traceparent {
             job = job.traceparent(traceparent);
@@ -90,18 +92,20 @@ impl JobLine<'_> {
     }
 }
 
-/// What has become of the lines so far.
+/// The results so far.
 #[derive(Default)]
 struct PushCounts {
     pushed: u64,
     existing: u64,
 }
 
-/// Pushes what comes on stdin; `base` says what the command line says of every job, `of_one_kind` that a line is its args alone,
-/// `id` what the ids of the lines are made from.
+/// Pushes the jobs from stdin.
+///
+/// `base` returns a job with the options of the command line. If `lines_are_args`, each line holds only args.
+/// The ids of the jobs derive from `id`.
 pub(crate) async fn run(
     base: impl Fn() -> duly::Push,
-    of_one_kind: bool,
+    lines_are_args: bool,
     id: JobId,
     setup: &Setup,
 ) -> anyhow::Result<()> {
@@ -114,7 +118,7 @@ pub(crate) async fn run(
     let mut bulk = BulkPush {
         duly,
         base_push: base,
-        lines_are_args: of_one_kind,
+        lines_are_args,
         base_id: id,
         counts: PushCounts::default(),
         last_pushed_line: 0,
@@ -124,7 +128,7 @@ pub(crate) async fn run(
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         line_no += 1;
-        let Some(text) = read_line(&mut input).map_err(|why| bulk.line_error(line_no, &why))? else {
+        let Some(text) = read_line(&mut input).map_err(|error| bulk.line_error(line_no, &error))? else {
             break;
         };
         if text.trim().is_empty() {
@@ -139,15 +143,15 @@ pub(crate) async fn run(
         }
     }
     bulk.push_batch(&batch).await?;
-    let sum = bulk.counts;
+    let counts = bulk.counts;
     bar.finish_and_clear();
     match setup.out.format {
-        Format::Json => setup.out.print_json(&json!({"pushed": sum.pushed, "existing": sum.existing})),
+        Format::Json => setup.out.print_json(&json!({"pushed": counts.pushed, "existing": counts.existing})),
         _ => {
             setup.out.print_message(&format!(
                 "{} pushed, {} there already",
-                pluralize(sum.pushed, "job", "jobs"),
-                pluralize(sum.existing, "was", "were")
+                pluralize(counts.pushed, "job", "jobs"),
+                pluralize(counts.existing, "was", "were")
             ));
             Ok(())
         }
@@ -157,7 +161,7 @@ pub(crate) async fn run(
 fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     let read = input.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
-    match read.map_err(|why| format!("stdin cannot be read: {why}"))? {
+    match read.map_err(|error| format!("stdin cannot be read: {error}"))? {
         0 => Ok(None),
         n if n > LINE_BYTES_MAX => Err(format!("longer than {LINE_BYTES_MAX} bytes")),
         _ => String::from_utf8(line).map(Some).map_err(|_| "is not UTF-8 text".to_owned()),
@@ -169,24 +173,24 @@ struct NumberedLine {
     text: String,
 }
 
-/// The id of a line that names none: that of the whole, so much further on. They keep the order of the lines.
-fn line_job_id(whole: JobId, line_no: u64) -> JobId {
+/// Returns the id of a line without its own id: the base id plus the line number. Ids keep the order of the lines.
+fn line_job_id(base: JobId, line_no: u64) -> JobId {
     /// The last bits of a UUID, which are free to choose.
-    const FREE: u64 = (1 << 62) - 1;
-    let mut bytes = *whole.as_bytes();
+    const FREE_BITS: u64 = (1 << 62) - 1;
+    let mut bytes = *base.as_bytes();
     let (_, last) = bytes.split_at_mut(8);
     let old = last.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    let new = (old & !FREE) | (old.wrapping_add(line_no) & FREE);
+    let new = (old & !FREE_BITS) | (old.wrapping_add(line_no) & FREE_BITS);
     last.copy_from_slice(&new.to_be_bytes());
     JobId::from_bytes(bytes)
 }
 
-/// Where the lines go.
+/// A bulk push in progress.
 struct BulkPush<'s, B> {
     duly: Duly,
     base_push: B,
     lines_are_args: bool,
-    /// What the ids of the lines are made from.
+    /// The ids of the jobs derive from this id.
     base_id: JobId,
     counts: PushCounts,
     /// The last line that was pushed.
@@ -195,13 +199,15 @@ struct BulkPush<'s, B> {
 }
 
 impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
-    fn build_push(&self, read: &NumberedLine) -> Result<duly::Push, String> {
-        let base = (self.base_push)().id(line_job_id(self.base_id, read.line_no));
+    fn build_push(&self, line: &NumberedLine) -> Result<duly::Push, String> {
+        let base = (self.base_push)().id(line_job_id(self.base_id, line.line_no));
         let job = match self.lines_are_args {
-            true => base.args(read.text.trim()),
-            false => serde_json::from_str::<JobLine<'_>>(&read.text).map_err(|why| why.to_string())?.into_push(base)?,
+            true => base.args(line.text.trim()),
+            false => {
+                serde_json::from_str::<JobLine<'_>>(&line.text).map_err(|error| error.to_string())?.into_push(base)?
+            }
         };
-        job.check().map_err(|why| why.to_string())?;
+        job.check().map_err(|error| error.to_string())?;
         Ok(job)
     }
 
@@ -209,39 +215,39 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
         let mut tries = 0;
         let pushed = loop {
             let mut jobs = Vec::with_capacity(batch.len());
-            for read in batch {
-                jobs.push(self.build_push(read).map_err(|why| self.line_error(read.line_no, &why))?);
+            for line in batch {
+                jobs.push(self.build_push(line).map_err(|error| self.line_error(line.line_no, &error))?);
             }
             match self.duly.push_all(jobs).await {
                 Err(duly::Error::Unknown { .. }) if tries < BATCH_TRIES_MAX => tries += 1,
-                answer => break answer.map_err(|error| self.batch_error(error, batch))?,
+                result => break result.map_err(|error| self.batch_error(error, batch))?,
             }
         };
-        for one in &pushed {
-            // After a lost answer what we have pushed ourselves is there already.
-            let existing = tries == 0 && matches!(one, PushResult::Existing(_));
+        for result in &pushed {
+            // After a lost reply, the existing jobs are our own.
+            let existing = tries == 0 && matches!(result, PushResult::Existing(_));
             *if existing { &mut self.counts.existing } else { &mut self.counts.pushed } += 1;
             if self.setup.out.format == Format::Ndjson {
                 let word = if existing { "existing" } else { "new" };
-                self.setup.out.print_json(&json!({"id": one.id(), "pushed": word}))?;
+                self.setup.out.print_json(&json!({"id": result.id(), "pushed": word}))?;
             }
         }
         self.last_pushed_line = batch.last().map_or(self.last_pushed_line, |last| last.line_no);
         Ok(())
     }
 
-    /// A line that cannot be pushed: nothing of its batch was sent.
-    fn line_error(&self, line: u64, why: &str) -> anyhow::Error {
-        // Each line is a text of one line to whoever parses it.
-        let why = why.replace(" at line 1 column ", " at column ");
+    /// Builds the error for an invalid line: its batch was not sent.
+    fn line_error(&self, line_no: u64, error: &str) -> anyhow::Error {
+        // The parser sees each line as line 1.
+        let error = error.replace(" at line 1 column ", " at column ");
         let done = match self.last_pushed_line {
             0 => "nothing was pushed".to_owned(),
-            last => format!("lines 1 to {last} were pushed, and none after them: mend it, and {}", self.resume_hint()),
+            last => format!("lines 1 to {last} were pushed, and none after them: fix it, and {}", self.resume_hint()),
         };
-        CliError::new(exit::USAGE, format!("line {line}: {why}; {done}"))
+        CliError::new(exit::USAGE, format!("line {line_no}: {error}; {done}"))
     }
 
-    /// How to go on after a failure.
+    /// Returns how to continue after a failure.
     fn resume_hint(&self) -> String {
         format!("repeat the whole with --id {}: what is there is not pushed again", self.base_id)
     }
@@ -249,12 +255,13 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
     fn batch_error(&self, error: duly::Error, batch: &[NumberedLine]) -> anyhow::Error {
         let (first, last) = batch.first().zip(batch.last()).map_or((0, 0), |(a, b)| (a.line_no, b.line_no));
         let error = anyhow::Error::from(error);
-        let told = exit::format_error(&error).replace("; repeat it with the same id", "");
+        let message = exit::format_error(&error).replace("; safe to repeat with the same id", "");
         let done = match self.last_pushed_line {
             0 => String::new(),
             done => format!("those up to {done} were pushed; "),
         };
-        CliError::new(exit::exit_code(&error), format!("lines {first} to {last}: {told}; {done}{}", self.resume_hint()))
+        let hint = self.resume_hint();
+        CliError::new(exit::exit_code(&error), format!("lines {first} to {last}: {message}; {done}{hint}"))
     }
 }
 
@@ -264,8 +271,8 @@ mod tests {
 
     #[test]
     fn line_job_ids_are_distinct_and_stable() {
-        let whole: JobId = "0192f7a1-0000-7000-bfff-ffffffffffff".parse().expect("an id");
-        let ids: Vec<String> = (0..3).map(|line| line_job_id(whole, line).to_string()).collect();
+        let base: JobId = "0192f7a1-0000-7000-bfff-ffffffffffff".parse().expect("an id");
+        let ids: Vec<String> = (0..3).map(|line| line_job_id(base, line).to_string()).collect();
         let last = ["bfff-ffffffffffff", "8000-000000000000", "8000-000000000001"];
         assert_eq!(ids, last.map(|last| format!("0192f7a1-0000-7000-{last}")), "the variant stays");
         assert!(line_job_id(JobId::fresh(), 1) != line_job_id(JobId::fresh(), 1));

@@ -1,14 +1,15 @@
-//! `duly nodes`: who takes part, what they are doing, and telling them to stop.
+//! `duly nodes`: lists nodes and their running jobs, and quiets or stops their workers.
 
 use clap::{Args, Subcommand};
-use duly::{Duly, NodeId, NodeRecord, RunningJob};
+use duly::admin::{NodeRecord, RunningJob};
+use duly::{Duly, NodeId};
 use serde_json::{Value, json};
 
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
 use crate::{Setup, call, input, store, time};
 
-/// A shorter part of an id is more likely a typing mistake than a node.
+/// A shorter part of an id is more likely a typo.
 const ID_PART_CHARS_MIN: usize = 4;
 const JOBS_METHOD: &str = "duly.jobs";
 
@@ -52,20 +53,22 @@ pub(crate) async fn run(verb: NodesVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         NodesVerb::Ls => list_nodes(duly.nodes().await?, &setup.out),
         NodesVerb::Jobs { node } => list_jobs(&duly, &node, &setup.out).await,
-        NodesVerb::Quiet { target: whom, off } => {
-            let order = WorkerRequest {
+        NodesVerb::Quiet { target, off } => {
+            let request = WorkerRequest {
                 method: "duly.quiet",
                 args: json!({"on": !off}),
                 effect: if off { "claims again" } else { "quiet" },
             };
-            order.send(&duly, &whom, setup).await
+            request.send(&duly, &target, setup).await
         }
-        NodesVerb::Stop { target: whom } => {
+        NodesVerb::Stop { target } => {
             let question = "Stop the workers of all nodes?";
-            if whom.all && !setup.yes && !input::confirm(question)? {
+            if target.all && !setup.yes && !input::confirm(question)? {
                 return Err(CliError::new(exit::FAILURE, "nothing was stopped"));
             }
-            WorkerRequest { method: "duly.stop", args: Value::Null, effect: "stopping" }.send(&duly, &whom, setup).await
+            WorkerRequest { method: "duly.stop", args: Value::Null, effect: "stopping" }
+                .send(&duly, &target, setup)
+                .await
         }
     }
 }
@@ -87,40 +90,40 @@ fn list_nodes(nodes: Vec<NodeRecord>, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// The node with this id, or the one living node whose id begins or ends so.
+/// Returns the node with this id, or the only live node with an id that begins or ends with `text`.
 ///
-/// Ids begin with the time at which they were made: of nodes that were started together the ends tell more.
+/// Ids begin with their creation time, so nodes that start together differ only at the end.
 pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
     let part = text.to_ascii_lowercase();
     if part.len() < ID_PART_CHARS_MIN || !part.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
-        let why = format!("{text:?} is not an id of a node, nor {ID_PART_CHARS_MIN} or more characters of one");
-        return Err(CliError::new(exit::USAGE, format!("node: {why}; see `duly nodes ls`")));
+        let reason = format!("{text:?} is not an id of a node, nor {ID_PART_CHARS_MIN} or more characters of one");
+        return Err(CliError::new(exit::USAGE, format!("node: {reason}; see `duly nodes ls`")));
     }
     let ids = duly.nodes().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
-    let is_meant = |id: &NodeId| {
+    let matches = |id: &NodeId| {
         let id = id.to_string();
         id.starts_with(&part) || id.ends_with(&part)
     };
-    let meant: Vec<NodeId> = ids.filter(is_meant).collect();
-    match meant[..] {
+    let found: Vec<NodeId> = ids.filter(matches).collect();
+    match found[..] {
         [id] => Ok(id),
         [] => {
-            let why = format!("no node that lives has an id with {part} at its beginning or end");
-            Err(CliError::new(exit::NOT_FOUND, format!("{why}; see `duly nodes ls`")))
+            let reason = format!("no node that lives has an id with {part} at its beginning or end");
+            Err(CliError::new(exit::NOT_FOUND, format!("{reason}; see `duly nodes ls`")))
         }
         [..] => {
-            Err(CliError::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", meant.len())))
+            Err(CliError::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", found.len())))
         }
     }
 }
 
 async fn list_jobs(duly: &Duly, node: &str, out: &Output) -> anyhow::Result<()> {
     let node = find_node(duly, node).await?;
-    let answer = duly.call(JOBS_METHOD, &()).node(node).reply().await;
-    let jobs: Vec<RunningJob> = answer.map_err(|error| call::with_hint(error, JOBS_METHOD))?;
+    let reply = duly.call(JOBS_METHOD, &()).node(node).reply().await;
+    let jobs: Vec<RunningJob> = reply.map_err(|error| call::with_hint(error, JOBS_METHOD))?;
     match out.format {
         Format::Json => out.print_json(&jobs),
         Format::Ndjson => jobs.iter().try_for_each(|job| out.print_json(job)),
@@ -136,18 +139,18 @@ async fn list_jobs(duly: &Duly, node: &str, out: &Output) -> anyhow::Result<()> 
     }
 }
 
-/// What workers are told.
+/// A request to the workers of one or all nodes.
 struct WorkerRequest {
     method: &'static str,
     args: Value,
-    /// What becomes of a worker that was told.
+    /// The state of a worker after the request.
     effect: &'static str,
 }
 
 impl WorkerRequest {
-    async fn send(&self, duly: &Duly, whom: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
+    async fn send(&self, duly: &Duly, target: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
         let call = duly.call(self.method, &self.args);
-        let Some(node) = &whom.node else {
+        let Some(node) = &target.node else {
             return self.send_to_all(call.all(), setup).await;
         };
         let node = find_node(duly, node).await?;
@@ -158,18 +161,18 @@ impl WorkerRequest {
         self.print_effect(node, workers, &setup.out)
     }
 
-    async fn send_to_all(&self, call: duly::Call, setup: &Setup) -> anyhow::Result<()> {
+    async fn send_to_all(&self, call: duly::call::Call, setup: &Setup) -> anyhow::Result<()> {
         let mut replies = call.replies::<u64>().await?;
-        let (mut told, mut failed) = (0, None);
+        let (mut reached, mut failed) = (0, None);
         while let Some(reply) = replies.next().await {
             match (reply.node, reply.result) {
-                // One that runs no worker, such as this very process.
+                // A node without workers, such as this process.
                 (_, Ok(0)) => {}
                 (Some(node), Ok(workers)) => {
-                    told += 1;
+                    reached += 1;
                     self.print_effect(node, workers, &setup.out)?;
                 }
-                (None, Ok(_)) => told += 1,
+                (None, Ok(_)) => reached += 1,
                 (node, Err(error)) => {
                     let node = node.map_or("a node".to_owned(), |node| format!("node {node}"));
                     exit::print_error(&format!("{node}: {error}"));
@@ -179,7 +182,7 @@ impl WorkerRequest {
         }
         match failed {
             Some(error) => Err(error.into()),
-            None if told == 0 => Err(CliError::new(exit::NOT_FOUND, "no node runs a worker")),
+            None if reached == 0 => Err(CliError::new(exit::NOT_FOUND, "no node runs a worker")),
             None => Ok(()),
         }
     }

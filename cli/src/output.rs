@@ -1,4 +1,4 @@
-//! Data on stdout, in the shape that was asked for; words on stderr.
+//! Data on stdout in the requested format; messages on stderr.
 
 use std::io::{IsTerminal, Write};
 
@@ -16,7 +16,7 @@ pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// Text in a style; anstream takes the style out again where it does not belong.
+/// Returns text in a style; anstream removes the style if the stream does not support it.
 pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
@@ -26,7 +26,7 @@ pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// The shape of data on stdout.
+/// The format of data on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Columns for people
@@ -39,7 +39,7 @@ pub(crate) enum Format {
     Wide,
 }
 
-/// Where a verb writes.
+/// The output of a verb.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) format: Format,
@@ -59,14 +59,14 @@ impl Output {
         self.quiet
     }
 
-    /// A line of data.
+    /// Prints a line of data.
     pub(crate) fn print_line(&self, line: &str) -> anyhow::Result<()> {
         let mut stdout = anstream::stdout().lock();
         writeln!(stdout, "{line}")?;
         Ok(stdout.flush()?)
     }
 
-    /// One value as JSON: over several lines in `json`, on one in `ndjson`.
+    /// Prints one value as JSON: indented in `json`, on a single line in `ndjson`.
     pub(crate) fn print_json(&self, value: &impl Serialize) -> anyhow::Result<()> {
         if self.format == Format::Ndjson {
             return self.print_line(&escape_json(&serde_json::to_string(value)?, true));
@@ -74,7 +74,7 @@ impl Output {
         self.print_line(&escape_json(&serde_json::to_string_pretty(value)?, false))
     }
 
-    /// Columns for people. The cells are data of others and are made safe here.
+    /// Prints a table for people. The cells are untrusted data, so this escapes them.
     pub(crate) fn print_table<const N: usize>(&self, head: [&str; N], rows: Vec<[String; N]>) -> anyhow::Result<()> {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -91,18 +91,18 @@ impl Output {
         if body.is_empty() { Ok(()) } else { self.print_line(body) }
     }
 
-    /// Words for people, on stderr, unless they asked for quiet.
-    pub(crate) fn print_message(&self, words: &str) {
+    /// Prints a message on stderr unless `--quiet` is set.
+    pub(crate) fn print_message(&self, message: &str) {
         if !self.quiet {
-            // Nobody there to be told is no failure.
-            let _ = writeln!(anstream::stderr().lock(), "{words}");
+            // A closed stderr is not an error.
+            let _ = writeln!(anstream::stderr().lock(), "{message}");
         }
     }
 
-    /// Words that only somebody at a terminal wants.
-    pub(crate) fn print_hint(&self, words: &str) {
+    /// Prints a message only if stderr is a terminal.
+    pub(crate) fn print_hint(&self, message: &str) {
         if std::io::stderr().is_terminal() {
-            self.print_message(words);
+            self.print_message(message);
         }
     }
 }

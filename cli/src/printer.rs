@@ -1,4 +1,4 @@
-//! Lines of a running worker, written by a thread of their own: a slow reader must not slow the worker.
+//! Output of a running worker. A separate thread writes it, so a slow reader cannot slow the worker.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use std::time::Duration;
 use anyhow::Context as _;
 use duly::CancellationToken;
 
-/// Lines that may wait to be written; beyond that they are left out, and counted.
+/// Lines that may be queued; further lines are dropped and counted.
 const QUEUED_LINES_MAX: usize = 10_000;
-/// How long the end of the program waits for a reader that has stopped reading.
+/// How long the exit of the program waits for a reader that has stopped reading.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often it looks, in that time, whether there is room again.
+/// How often `finish` checks for free room during that time.
 const FINISH_TRIES_MAX: u32 = 100;
 
 enum PrintRequest {
-    /// Data.
+    /// A line of data.
     Stdout(String),
-    /// Words, and what jobs write.
+    /// A message, or output of a job.
     Stderr(String),
-    /// Everything before this is written.
+    /// Confirms that all earlier lines are written.
     Flush(SyncSender<()>),
 }
 
-/// Takes lines and never waits.
+/// Queues lines without blocking.
 #[derive(Clone)]
 pub(crate) struct Printer {
     lines: SyncSender<PrintRequest>,
@@ -33,14 +33,14 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// Starts writing; cancels `closed` once nobody reads stdout any more.
+    /// Starts the thread; it cancels `closed` if stdout can no longer be written.
     pub(crate) fn start(closed: CancellationToken) -> anyhow::Result<Printer> {
-        let (lines, waiting) = sync_channel(QUEUED_LINES_MAX);
-        let left_out = Arc::new(AtomicU64::new(0));
-        let counted = left_out.clone();
-        let write = move || write_lines(&waiting, &counted, &closed);
+        let (lines, requests) = sync_channel(QUEUED_LINES_MAX);
+        let dropped_lines = Arc::new(AtomicU64::new(0));
+        let thread_dropped_lines = dropped_lines.clone();
+        let write = move || write_lines(&requests, &thread_dropped_lines, &closed);
         std::thread::Builder::new().name("printer".to_owned()).spawn(write).context("cannot start a thread")?;
-        Ok(Printer { lines, dropped_lines: left_out })
+        Ok(Printer { lines, dropped_lines })
     }
 
     pub(crate) fn print_stdout(&self, line: String) {
@@ -51,13 +51,13 @@ impl Printer {
         self.enqueue(PrintRequest::Stderr(line));
     }
 
-    fn enqueue(&self, line: PrintRequest) {
-        if self.lines.try_send(line).is_err() {
+    fn enqueue(&self, request: PrintRequest) {
+        if self.lines.try_send(request).is_err() {
             self.dropped_lines.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until all is written, within bounds.
+    /// Waits until all lines are written, at most about 2 s.
     pub(crate) fn finish(&self) {
         for _ in 0..FINISH_TRIES_MAX {
             let (done, wait) = sync_channel(1);
@@ -70,20 +70,20 @@ impl Printer {
     }
 }
 
-fn write_lines(waiting: &Receiver<PrintRequest>, left_out: &AtomicU64, closed: &CancellationToken) {
-    while let Ok(line) = waiting.recv() {
-        let missing = left_out.swap(0, Ordering::Relaxed);
-        if missing > 0 {
+fn write_lines(requests: &Receiver<PrintRequest>, dropped_lines: &AtomicU64, closed: &CancellationToken) {
+    while let Ok(request) = requests.recv() {
+        let dropped = dropped_lines.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
             let _ =
-                writeln!(anstream::stderr(), "duly: {missing} lines left out: the reader of this output is too slow");
+                writeln!(anstream::stderr(), "duly: {dropped} lines dropped: the reader of this output is too slow");
         }
-        let written = match line {
+        let written = match request {
             PrintRequest::Stdout(line) => {
                 let mut stdout = anstream::stdout().lock();
                 writeln!(stdout, "{line}").and_then(|()| stdout.flush())
             }
             PrintRequest::Stderr(line) => {
-                // Nobody on stderr is no reason to stop.
+                // A closed stderr does not stop the worker.
                 let _ = writeln!(anstream::stderr(), "{line}");
                 Ok(())
             }

@@ -1,12 +1,14 @@
-//! `duly push`: puts one job into the store.
+//! `duly push`: pushes one job.
 
 use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
-use duly::store::StoreUrl;
-use duly::{ARGS_BYTES_MAX, JobId, Priority, PushResult, UniqueConflict};
+use duly::admin::StoreUrl;
+use duly::bounds::ARGS_BYTES_MAX;
+use duly::job::UniqueConflict;
+use duly::{JobId, Priority, PushResult};
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,7 +39,7 @@ pub(crate) struct PushArgs {
     command: Vec<OsString>,
 
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::parse_duration)]
+    #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::admin::parse_duration)]
     after: Option<Duration>,
 
     /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
@@ -45,7 +47,7 @@ pub(crate) struct PushArgs {
     at: Option<SystemTime>,
 
     /// Into this queue
-    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
     queue: String,
 
     /// Before or after other ready jobs: low, normal, high, critical
@@ -65,15 +67,15 @@ pub(crate) struct PushArgs {
     id: Option<JobId>,
 
     /// How many attempts may fail before the job is dead
-    #[arg(long, value_name = "N", default_value_t = duly::DEFAULT_MAX_ATTEMPTS)]
+    #[arg(long, value_name = "N", default_value_t = duly::bounds::DEFAULT_MAX_ATTEMPTS)]
     max_attempts: u32,
 
     /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::admin::parse_duration)]
     timeout: Duration,
 
     /// How long the job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     keep: Option<Duration>,
 
     /// A word to find the job by; may be given several times
@@ -91,17 +93,17 @@ pub(crate) struct PushArgs {
     wait: bool,
 
     /// Wait at most so long (then exit code 124)
-    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::admin::parse_duration)]
     wait_timeout: Option<Duration>,
 }
 
-/// What a push says to scripts.
+/// The result of a push for scripts.
 #[derive(Serialize)]
 struct PushOutput {
     id: JobId,
     /// `new`, `existing` or `replaced`.
     pushed: &'static str,
-    /// The waiting job that made room.
+    /// The waiting job that was replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     old: Option<JobId>,
     queue: String,
@@ -110,14 +112,14 @@ struct PushOutput {
 
 pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
     if verb.bulk && verb.kind.as_deref() == Some("-") {
-        let why = "--bulk reads stdin in any case: leave out the -, or name the kind that all lines are args of";
-        return Err(CliError::new(exit::USAGE, why));
+        let reason = "--bulk reads stdin in any case: leave out the -, or name the kind that all lines are args of";
+        return Err(CliError::new(exit::USAGE, reason));
     }
     if verb.bulk {
         let kind = verb.kind.clone().unwrap_or_default();
         let id = verb.id.unwrap_or_else(JobId::fresh);
-        let of_one_kind = verb.kind.is_some();
-        return crate::ndjson::run(|| verb.build_push(kind.clone(), "null".to_owned()), of_one_kind, id, setup).await;
+        let base = || verb.build_push(kind.clone(), "null".to_owned());
+        return crate::ndjson::run(base, verb.kind.is_some(), id, setup).await;
     }
     let (kind, args) = resolve_kind_and_args(verb.kind.clone(), verb.args.clone(), &verb.command)?;
     let duly = store::open_or_create(setup).await?;
@@ -125,25 +127,26 @@ pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
     let id = job.job_id();
     let pushed = duly.push(job).await.map_err(|error| with_hint(error, id))?;
     let existing = matches!(pushed, PushResult::Existing(_));
-    // Whether it is there still is asked for a better word only: nothing has gone wrong if nobody knows.
+    // Only improves the message, so a failed query is ignored.
     let gone = existing && verb.id.is_some() && matches!(duly.get(pushed.id()).await, Ok(None));
-    let told = verb.print_result(setup, kind, pushed, gone);
-    told.with_context(|| format!("the job is in as {}, but that could not be printed", pushed.id()))?;
+    let printed = verb.print_result(setup, kind, pushed, gone);
+    printed.with_context(|| format!("the job is in as {}, but that could not be printed", pushed.id()))?;
     if verb.wait {
-        // One that was there before may be gone, and nobody knows how it ended.
-        let known = if existing { wait::JobOrigin::GivenById } else { wait::JobOrigin::JustPushed };
-        let record = wait::wait_until_final(&duly, pushed.id(), verb.wait_timeout, known).await?;
+        // An existing job may be gone, and its outcome with it.
+        let origin = if existing { wait::JobOrigin::GivenById } else { wait::JobOrigin::JustPushed };
+        let record = wait::wait_until_final(&duly, pushed.id(), verb.wait_timeout, origin).await?;
         wait::print_result(setup, record)?;
     }
     Ok(())
 }
 
-/// The commonest mistake of a newcomer: text without quotes of its own.
+/// Adds advice to the error of a push: the id for a repetition, or how to write args as JSON.
 fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
     match &error {
         duly::Error::Unknown { .. } => {
-            let told = error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
-            CliError::new(exit::STORE_FAILED, told)
+            let message =
+                error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
+            CliError::new(exit::STORE_FAILED, message)
         }
         duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => CliError::new(
             exit::USAGE,
@@ -153,18 +156,18 @@ fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
     }
 }
 
-/// The args of a job that runs a command: in this directory, or in the one in which it was written.
+/// Returns the args of a `command` job, which runs in `dir` or else in the current directory.
 pub(crate) fn command_job_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<String> {
     if let Some(dir) = dir {
         return Ok(json!({"argv": argv, "dir": dir}).to_string());
     }
-    // A relative path means something only where it was written.
+    // Relative paths of the command refer to the current directory.
     let dir = std::env::current_dir().context("cannot tell the current directory")?;
     let dir = dir.to_str().ok_or_else(|| CliError::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
     Ok(json!({"argv": argv, "dir": dir}).to_string())
 }
 
-/// Kind and args of what was said: a kind with its args, or a command.
+/// Returns the kind and the args of the job: as given, or those of a command.
 pub(crate) fn resolve_kind_and_args(
     kind: Option<String>,
     args: Option<String>,
@@ -228,7 +231,7 @@ impl PushArgs {
                 "job {id} was pushed before, and is gone (done and not kept, or removed): nothing was pushed; to run it again, push it without --id"
             )),
             _ if word == "existing" => out.print_message(&format!("job {id} is there already: nothing was pushed")),
-            Some(old) => out.print_message(&format!("job {id} took the place of job {old}")),
+            Some(old) => out.print_message(&format!("job {id} replaced job {old}")),
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
                 let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::format_relative(at), time::format_date_time(at)));

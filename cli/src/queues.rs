@@ -1,7 +1,8 @@
-//! `duly queues`: counts by queue, pause and resume, capacity, and clearing.
+//! `duly queues`: lists, pauses, resumes and clears queues, and sets their capacity.
 
 use clap::{ArgGroup, Subcommand};
-use duly::{Capacity, Duly};
+use duly::Duly;
+use duly::admin::Capacity;
 use serde_json::json;
 
 use crate::escape::escape_text;
@@ -23,7 +24,7 @@ pub(crate) enum QueuesVerb {
         /// At most so many bytes of args
         #[arg(long, value_name = "N")]
         bytes: Option<u64>,
-        /// No limit any more
+        /// Remove the capacity
         #[arg(long, conflicts_with_all = ["jobs", "bytes"])]
         none: bool,
     },
@@ -50,9 +51,9 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
         QueuesVerb::Ls => list_queues(setup).await,
         QueuesVerb::Pause { queue } => {
             let duly = store::open_or_create(setup).await?;
-            let empty = empty_queue_note(&duly, &queue).await;
+            let note = empty_queue_note(&duly, &queue).await;
             let changed = duly.pause_queue(&queue).await?;
-            print_state(setup, &queue, true, changed, empty)
+            print_state(setup, &queue, true, changed, note)
         }
         QueuesVerb::Capacity { queue, jobs, bytes, none: _ } => {
             set_capacity(setup, &queue, Capacity { jobs, bytes }).await
@@ -71,34 +72,35 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
 
 async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow::Result<()> {
     let duly = store::open_or_create(setup).await?;
-    let empty = empty_queue_note(&duly, queue).await;
-    let was = duly.set_capacity(queue, capacity).await?;
+    let note = empty_queue_note(&duly, queue).await;
+    let previous = duly.set_capacity(queue, capacity).await?;
     if setup.out.is_json() {
-        return setup.out.print_json(&json!({"queue": queue, "capacity": capacity, "was": was}));
+        return setup.out.print_json(&json!({"queue": queue, "capacity": capacity, "was": previous}));
     }
-    setup.out.print_message(&format!("queue {queue}: {capacity}; before: {was}{empty}"));
+    setup.out.print_message(&format!("queue {queue}: {capacity}; before: {previous}{note}"));
     Ok(())
 }
 
-/// A note for who may have mistyped the name of a queue: whether anything is known of it. None where that cannot be told:
-/// what was asked for does not fail because another queue is out of reach.
+/// Returns a note for a queue that is empty or unknown, in case its name is mistyped.
+///
+/// Returns no note if the counts are unavailable: the verb must not fail because another queue is unreachable.
 async fn empty_queue_note(duly: &Duly, queue: &str) -> &'static str {
     let Ok(counts) = duly.counts().await else {
         return "";
     };
-    let Some(known) = counts.into_iter().find(|count| count.queue == queue) else {
+    let Some(count) = counts.into_iter().find(|count| count.queue == queue) else {
         return " (nothing was ever pushed to it)";
     };
-    let jobs = known.scheduled + known.ready + known.running + known.done + known.dead;
+    let jobs = count.scheduled + count.ready + count.running + count.done + count.dead;
     if jobs == 0 { " (there is no job in it)" } else { "" }
 }
 
 async fn resume_queue(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
-    let empty = empty_queue_note(&duly, queue).await;
+    let note = empty_queue_note(&duly, queue).await;
     let abandoned = abandon_move && duly.abandon_transfer(queue).await?;
     let changed = duly.resume_queue(queue).await?;
-    print_state(setup, queue, false, changed || abandoned, empty)?;
+    print_state(setup, queue, false, changed || abandoned, note)?;
     let counts = duly.counts().await?;
     if let Some(moving) = counts.into_iter().find(|count| count.queue == queue).and_then(|count| count.moving) {
         let to = escape_text(&moving.to);
@@ -137,12 +139,12 @@ async fn list_queues(setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-fn print_state(setup: &Setup, queue: &str, paused: bool, changed: bool, empty: &str) -> anyhow::Result<()> {
+fn print_state(setup: &Setup, queue: &str, paused: bool, changed: bool, note: &str) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.print_json(&json!({"queue": queue, "paused": paused, "changed": changed}));
     }
     let word = if paused { "paused" } else { "open" };
     let already = if changed { "" } else { " already" };
-    setup.out.print_message(&format!("queue {queue} is {word}{already}{empty}"));
+    setup.out.print_message(&format!("queue {queue} is {word}{already}{note}"));
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `duly --server URL ...`: the verbs that also work where the store itself is out of reach, through a `duly serve`.
+//! `duly --server URL ...`: the verbs that work through a `duly serve`, without access to the store.
 //!
-//! They parse, ask the server, and print what it says; the server holds the rules.
+//! Each verb parses its arguments, sends a request and prints the response.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
 use crate::{jobs, push};
 
-/// How long one question of a wait waits.
+/// The timeout of one request while waiting for a job.
 const WAIT_REQUEST_MS: u64 = 30_000;
 
 /// Jobs through a server: push them, look at them, retry, cancel and remove them, pause queues
@@ -65,7 +65,7 @@ struct RemoteStatsArgs {
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
     /// Of the last so many minutes, at most a day
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::store::HISTORY_MINUTES_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::bounds::HISTORY_MINUTES_MAX)))]
     minutes: u32,
 }
 
@@ -85,10 +85,10 @@ struct RemotePushArgs {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::parse_duration)]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::admin::parse_duration)]
     after: Option<Duration>,
     /// Into this queue
-    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
     queue: String,
     /// Before or after other ready jobs: low, normal, high, critical
     #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
@@ -152,11 +152,11 @@ enum RemoteQueuesVerb {
     Resume { queue: String },
 }
 
-/// Whether this command line is for a server: it says so before anything that belongs to a command.
+/// Returns true if the command line contains `--server` before any `--`.
 pub(crate) fn has_server_flag(args: impl Iterator<Item = OsString>) -> bool {
-    let names_one =
+    let is_server_flag =
         |arg: OsString| arg.as_encoded_bytes() == b"--server" || arg.as_encoded_bytes().starts_with(b"--server=");
-    args.take_while(|arg| arg != "--").any(names_one)
+    args.take_while(|arg| arg != "--").any(is_server_flag)
 }
 
 pub(crate) fn run(remote: RemoteCli) -> anyhow::Result<()> {
@@ -173,15 +173,15 @@ pub(crate) fn run(remote: RemoteCli) -> anyhow::Result<()> {
     }
 }
 
-/// Says what is wrong with a command line; of a verb that only a store can do, that it needs one.
+/// Reports a usage error; for a verb that the server does not support, names `--store`.
 pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     let word = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => word.as_str(),
         _ => return exit::report_usage_error(error),
     };
-    let whole = Cli::command();
+    let cli = Cli::command();
     let is_known = |command: &clap::Command| command.find_subcommand(word).is_some_and(|verb| !verb.is_hide_set());
-    if !is_known(&whole) && !whole.get_subcommands().any(is_known) {
+    if !is_known(&cli) && !cli.get_subcommands().any(is_known) {
         return exit::report_usage_error(error);
     }
     exit::print_error(&format!(
@@ -193,7 +193,7 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
 impl RemotePushArgs {
     fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
         let (kind, args) = push::resolve_kind_and_args(self.kind, self.args, &self.command)?;
-        // Under an id of its own, so that it can be repeated if its answer is lost.
+        // A fixed id makes the push safe to repeat if the response is lost.
         let id = self.id.unwrap_or_else(JobId::fresh);
         let mut body =
             json!({"kind": kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
@@ -204,8 +204,8 @@ impl RemotePushArgs {
             body["unique"] = json!(unique);
         }
         serde_json::from_str::<serde::de::IgnoredAny>(&args)
-            .map_err(|why| CliError::new(exit::USAGE, format!("args: not JSON: {why}")))?;
-        // As they stand: a number beyond 2^53 is not ours to round.
+            .map_err(|error| CliError::new(exit::USAGE, format!("args: not JSON: {error}")))?;
+        // Inserted as text, so that numbers beyond 2^53 are not rounded.
         let body = body.to_string();
         let body = format!("{},\"args\":{args}}}", body.trim_end_matches('}'));
         let pushed = server.request("POST", "/jobs", Some(&body)).map_err(|error| match exit::exit_code(&error) {
@@ -215,7 +215,7 @@ impl RemotePushArgs {
             ),
             _ => error,
         })?;
-        // Without it nobody knows that anything was pushed, or what to look for.
+        // A response without an id does not prove that the job was pushed.
         let Some(id) = pushed["id"].as_str().and_then(|id| id.parse::<JobId>().ok()) else {
             return Err(server.unexpected_response_error(&format!("its answer to the push of {id} names no job")));
         };
@@ -225,11 +225,11 @@ impl RemotePushArgs {
 
 impl RemoteJobsVerb {
     fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
-        let each = |ids: Vec<JobId>, method: &str, end: &str, word: &str| -> anyhow::Result<()> {
+        let change_each = |ids: Vec<JobId>, method: &str, action: &str, word: &str| -> anyhow::Result<()> {
             let mut failed = None;
             for id in ids {
-                let done = server.request(method, &format!("/jobs/{id}{end}"), None).map(drop);
-                jobs::report_change(&out, id, word, done, &mut failed)?;
+                let result = server.request(method, &format!("/jobs/{id}{action}"), None).map(drop);
+                jobs::report_change(&out, id, word, result, &mut failed)?;
             }
             failed.map_or(Ok(()), Err)
         };
@@ -249,15 +249,15 @@ impl RemoteJobsVerb {
                 }
             }
             RemoteJobsVerb::Wait { id } => wait_for_job(server, out, id),
-            RemoteJobsVerb::Retry { ids } => each(ids, "POST", "/retry", "due now"),
-            RemoteJobsVerb::Cancel { ids } => each(ids, "POST", "/cancel", "cancelled"),
-            RemoteJobsVerb::Rm { ids } => each(ids, "DELETE", "", "removed"),
+            RemoteJobsVerb::Retry { ids } => change_each(ids, "POST", "/retry", "due now"),
+            RemoteJobsVerb::Cancel { ids } => change_each(ids, "POST", "/cancel", "cancelled"),
+            RemoteJobsVerb::Rm { ids } => change_each(ids, "DELETE", "", "removed"),
         }
     }
 }
 
 impl RemoteStatsArgs {
-    /// The sums of the minutes, by queue. How late and how long cannot be summed up: the server tells it by the minute.
+    /// Prints the sums by queue. Lateness and duration are omitted, because percentiles per minute cannot be added.
     fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
         const COUNTS: [&str; 6] = ["pushed", "done", "retried", "buried", "released", "taken_back"];
         let queue = self.queue.map(|queue| format!("&queue={}", url_encode(&queue))).unwrap_or_default();
@@ -268,14 +268,14 @@ impl RemoteStatsArgs {
             COUNTS.iter().zip(sum).for_each(|(name, sum)| *sum += point[*name].as_u64().unwrap_or(0));
         }
         if out.is_json() {
-            let told = sums.iter().map(|(queue, sum)| {
-                let mut told = json!({"queue": queue, "minutes": self.minutes});
-                COUNTS.iter().zip(sum).for_each(|(name, sum)| told[*name] = json!(sum));
-                told
+            let rows = sums.iter().map(|(queue, sum)| {
+                let mut row = json!({"queue": queue, "minutes": self.minutes});
+                COUNTS.iter().zip(sum).for_each(|(name, sum)| row[*name] = json!(sum));
+                row
             });
             return match out.format {
-                Format::Json => out.print_json(&told.collect::<Vec<_>>()),
-                _ => told.into_iter().try_for_each(|line| out.print_json(&line)),
+                Format::Json => out.print_json(&rows.collect::<Vec<_>>()),
+                _ => rows.into_iter().try_for_each(|row| out.print_json(&row)),
             };
         }
         let rows = sums.into_iter().map(|(queue, sum)| {
@@ -303,7 +303,7 @@ fn wait_for_job(server: &ApiClient, out: Output, id: JobId) -> anyhow::Result<()
                 return Err(CliError::new(exit::FAILURE, format!("job {id} is dead: {}", escape_text(error))));
             }
             Some(_) => {}
-            // Nobody may have waited for anything: to ask again might go round without a pause.
+            // The server may not have waited at all: another request could loop without a pause.
             None => return Err(server.unexpected_response_error(&format!("its answer names no state of job {id}"))),
         }
     }
@@ -347,11 +347,11 @@ fn print_queues(out: Output, page: &Value) -> anyhow::Result<()> {
 }
 
 fn set_paused(server: &ApiClient, out: Output, queue: &str, verb: &str) -> anyhow::Result<()> {
-    let answer = server.request("POST", &format!("/queues/{}/{verb}", url_encode(queue)), None)?;
+    let response = server.request("POST", &format!("/queues/{}/{verb}", url_encode(queue)), None)?;
     if out.is_json() {
-        return out.print_json(&answer);
+        return out.print_json(&response);
     }
-    let already = if answer["changed"] == json!(true) { "" } else { " already" };
+    let already = if response["changed"] == json!(true) { "" } else { " already" };
     let word = if verb == "pause" { "paused" } else { "open" };
     out.print_message(&format!("queue {} is {word}{already}", escape_text(queue)));
     Ok(())
@@ -363,8 +363,8 @@ mod tests {
 
     #[test]
     fn server_flag_after_double_dash_is_ignored() {
-        let meant = |line: &str| has_server_flag(line.split(' ').map(OsString::from));
-        assert!(meant("duly --server http://a jobs ls") && meant("duly jobs ls --server=http://a"));
-        assert!(!meant("duly push -- curl --server x"));
+        let has_flag = |line: &str| has_server_flag(line.split(' ').map(OsString::from));
+        assert!(has_flag("duly --server http://a jobs ls") && has_flag("duly jobs ls --server=http://a"));
+        assert!(!has_flag("duly push -- curl --server x"));
     }
 }

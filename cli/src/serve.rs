@@ -1,11 +1,12 @@
-//! `duly serve`: the HTTP API and the dashboard; `duly up`: the same, and a worker, in one process.
+//! `duly serve`: the HTTP API and the dashboard; `duly up`: the same with a worker in one process.
 
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::store::StoreUrl;
-use duly::{CancellationToken, Duly, ShutdownSignals};
+use duly::admin::StoreUrl;
+use duly::worker::ShutdownSignals;
+use duly::{CancellationToken, Duly};
 use duly_http::{BoundServer, Server};
 
 use crate::Setup;
@@ -13,7 +14,7 @@ use crate::exit::{self, CliError};
 use crate::work::{self, WorkArgs};
 use crate::{store, systemd};
 
-/// Where to listen if nothing else is said.
+/// The default listen address.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
 
 /// Serve the HTTP API and the dashboard
@@ -69,13 +70,13 @@ pub(crate) struct UpArgs {
 
 pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_long_lived(setup).await?;
-    let listening = verb.start_listening(setup, duly).await?;
+    let server = verb.start_listening(setup, duly).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
-    verb.print_address(setup, &listening, false)?;
-    systemd::notify_serving(&listening.address().to_string());
+    verb.print_address(setup, &server, false)?;
+    systemd::notify_serving(&server.address().to_string());
     tokio::select! {
-        served = listening.serve_until(stop) => Ok(served?),
+        served = server.serve_until(stop) => Ok(served?),
         // A second signal.
         () = at_once.cancelled() => Ok(()),
     }
@@ -84,20 +85,20 @@ pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
 pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
     let UpArgs { serve, queues, concurrency } = verb;
     let duly = store::open_long_lived(&setup).await?;
-    let listening = serve.start_listening(&setup, duly.clone()).await?;
+    let server = serve.start_listening(&setup, duly.clone()).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
-    serve.print_address(&setup, &listening, true)?;
-    let serving = tokio::spawn(listening.serve_until(stop.clone()));
-    let worked =
+    serve.print_address(&setup, &server, true)?;
+    let serving = tokio::spawn(server.serve_until(stop.clone()));
+    let result =
         work::run_until(WorkArgs::for_queues(queues, concurrency), setup, &duly, stop.clone(), at_once.clone()).await;
-    // A worker that was told to stop from elsewhere takes the server along: they are one process.
+    // If another node stops the worker, the server stops, too: they are one process.
     stop.cancel();
     tokio::select! {
         served = serving => served.context("the server has panicked")??,
         () = at_once.cancelled() => {}
     }
-    worked
+    result
 }
 
 impl ServeArgs {
@@ -120,7 +121,7 @@ impl ServeArgs {
         }
         let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(DEFAULT_ADDRESS);
         server.listen(parse_address(listen)?).await.map_err(|error| match &error {
-            // What was asked for is right, and would do another time.
+            // The address is valid, but in use: not a usage error.
             duly::Error::Invalid { field: "listen", reason } if reason.starts_with("cannot listen") => CliError::new(
                 exit::FAILURE,
                 format!("{reason}; end who listens there, or choose another with --listen"),
@@ -129,9 +130,9 @@ impl ServeArgs {
         })
     }
 
-    /// Where it is, and what to do next.
-    fn print_address(&self, setup: &Setup, listening: &BoundServer, works: bool) -> anyhow::Result<()> {
-        let (url, store) = (format!("http://{}", listening.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
+    /// Prints the URL and the next steps.
+    fn print_address(&self, setup: &Setup, server: &BoundServer, has_worker: bool) -> anyhow::Result<()> {
+        let (url, store) = (format!("http://{}", server.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
         if setup.out.is_json() {
             return setup.out.print_json(&serde_json::json!({ "url": url, "store": store.to_string() }));
         }
@@ -140,7 +141,7 @@ impl ServeArgs {
         setup.out.print_hint(&format!(
             "  curl -H 'Content-Type: application/json' -d '{{\"kind\":\"hello\",\"args\":{{}}}}' {url}/api/v1/jobs"
         ));
-        if works {
+        if has_worker {
             setup.out.print_hint("  duly push -- echo hello        # in another terminal: it runs right here");
         }
         setup.out.print_hint("Ctrl-C ends it.");
@@ -148,14 +149,14 @@ impl ServeArgs {
     }
 }
 
-/// An address and a port, or a port of this machine.
+/// Parses an address with a port, or a port on 127.0.0.1.
 fn parse_address(text: &str) -> anyhow::Result<SocketAddr> {
-    let whole = match (text.parse::<u16>(), text.strip_prefix("localhost:")) {
+    let address = match (text.parse::<u16>(), text.strip_prefix("localhost:")) {
         (Ok(port), _) => format!("127.0.0.1:{port}"),
         (_, Some(port)) => format!("127.0.0.1:{port}"),
         _ => text.to_owned(),
     };
-    whole
+    address
         .parse()
         .map_err(|_| CliError::new(exit::USAGE, format!("listen: {text:?} is no address; write 127.0.0.1:7711")))
 }

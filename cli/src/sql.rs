@@ -1,9 +1,9 @@
-//! `duly sql`: looks into a SQLite store with plain SQL, and cannot write.
+//! `duly sql`: queries a SQLite store with SQL, read-only.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 
 use clap::Args;
-use duly::{ReadOnlySql, SqlTable};
+use duly::admin::{ReadOnlySql, SqlTable};
 use serde_json::{Map, Value};
 
 use crate::escape::escape_text;
@@ -11,7 +11,7 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
 use crate::{Setup, store};
 
-/// The longest text that is read as one query.
+/// The longest query.
 const QUERY_BYTES_MAX: u64 = 1024 * 1024;
 const PROMPT_HELP: &str = "End a query with ;  Also: .tables  .schema  .quit";
 const TABLES_QUERY: &str = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'duly%' ORDER BY name";
@@ -46,7 +46,7 @@ fn read_query_from_stdin() -> anyhow::Result<String> {
     String::from_utf8(query).map_err(|_| CliError::new(exit::USAGE, "query: what came on stdin is not UTF-8 text"))
 }
 
-/// Query after query, until the input ends. A mistake is told, and ends nothing.
+/// Reads and runs queries until the input ends. Prints errors and continues.
 fn run_prompt(sql: &ReadOnlySql, out: &Output) -> anyhow::Result<()> {
     out.print_message(PROMPT_HELP);
     let mut query = String::new();
@@ -106,16 +106,17 @@ fn format_cell(value: &Value) -> String {
     }
 }
 
-/// Lines whose columns are as wide as their widest cell.
+/// Pads the cells of each column to the width of the widest one.
 fn align_columns(lines: &[Vec<String>]) -> Vec<String> {
-    let width =
-        |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..lines.first().map_or(0, Vec::len)).map(width).collect();
-    let line = |line: &Vec<String>| {
+    let align = |line: &Vec<String>| {
         let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    lines.iter().map(line).collect()
+    lines.iter().map(align).collect()
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! `duly stats`: what has happened in the last minutes, from the history that the store keeps.
+//! `duly stats`: rates, lateness and duration of the last minutes, from the store's history.
 
 use std::time::Duration;
 
 use clap::Args;
-use duly::{Duly, HistoryQuery, StatCounters};
+use duly::Duly;
+use duly::admin::{HistoryQuery, StatCounters};
 use serde_json::json;
 
 use crate::output::Format;
 use crate::{Setup, store, time};
 
-/// How often a watched table is shown anew.
+/// How often `--watch` prints the table.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Show rates, lateness and duration of the last minutes
@@ -19,7 +20,7 @@ pub(crate) struct StatsArgs {
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
     /// Of the last so many minutes, at most a day
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::store::HISTORY_MINUTES_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::bounds::HISTORY_MINUTES_MAX)))]
     minutes: u32,
     /// Show it anew every two seconds, until it is interrupted
     #[arg(long)]
@@ -40,32 +41,33 @@ pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
 async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
     let history = duly.history(HistoryQuery { queue: verb.queue.clone(), minutes: verb.minutes }).await?;
     let queues = history.by_queue();
-    let row = |queue: &str, tally: &StatCounters| {
-        let percentile = |q: f64| [&tally.lateness, &tally.duration].map(|histogram| histogram.quantile(q));
+    let row = |queue: &str, counters: &StatCounters| {
+        let percentile = |q: f64| [&counters.lateness, &counters.duration].map(|histogram| histogram.quantile(q));
         let ([late, took], [late_99, took_99]) = (percentile(0.5), percentile(0.99));
-        let shown = |time: Option<Duration>| time.map(time::format_duration).unwrap_or_default();
-        let counts = [tally.pushed, tally.done, tally.retried, tally.buried, tally.released, tally.taken_back];
+        let format = |time: Option<Duration>| time.map(time::format_duration).unwrap_or_default();
+        let counts =
+            [counters.pushed, counters.done, counters.retried, counters.buried, counters.released, counters.taken_back];
         let [pushed, done, retried, buried, released, taken_back] = counts.map(|count| count.to_string());
-        let rate = format!("{:.1}/s", tally.done as f64 / (f64::from(verb.minutes) * 60.0));
-        let times = [late, late_99, took, took_99].map(shown);
+        let rate = format!("{:.1}/s", counters.done as f64 / (f64::from(verb.minutes) * 60.0));
+        let times = [late, late_99, took, took_99].map(format);
         let [late, late_99, took, took_99] = times;
         [queue.to_owned(), pushed, done, rate, retried, buried, released, taken_back, late, late_99, took, took_99]
     };
     match setup.out.format {
         Format::Json | Format::Ndjson => {
             let millis = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
-            let told = queues.iter().map(|(queue, tally)| {
+            let rows = queues.iter().map(|(queue, counters)| {
                 json!({
                     "queue": queue, "minutes": verb.minutes,
-                    "pushed": tally.pushed, "done": tally.done, "retried": tally.retried, "buried": tally.buried,
-                    "released": tally.released, "taken_back": tally.taken_back,
-                    "lateness_ms": {"p50": millis(tally.lateness.quantile(0.5)), "p99": millis(tally.lateness.quantile(0.99))},
-                    "duration_ms": {"p50": millis(tally.duration.quantile(0.5)), "p99": millis(tally.duration.quantile(0.99))},
+                    "pushed": counters.pushed, "done": counters.done, "retried": counters.retried, "buried": counters.buried,
+                    "released": counters.released, "taken_back": counters.taken_back,
+                    "lateness_ms": {"p50": millis(counters.lateness.quantile(0.5)), "p99": millis(counters.lateness.quantile(0.99))},
+                    "duration_ms": {"p50": millis(counters.duration.quantile(0.5)), "p99": millis(counters.duration.quantile(0.99))},
                 })
             });
             match setup.out.format {
-                Format::Json => setup.out.print_json(&told.collect::<Vec<_>>()),
-                _ => told.into_iter().try_for_each(|line| setup.out.print_json(&line)),
+                Format::Json => setup.out.print_json(&rows.collect::<Vec<_>>()),
+                _ => rows.into_iter().try_for_each(|row| setup.out.print_json(&row)),
             }
         }
         Format::Table | Format::Wide => {
@@ -83,7 +85,7 @@ async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Re
                 "TOOK P50",
                 "TOOK P99",
             ];
-            setup.out.print_table(head, queues.iter().map(|(queue, tally)| row(queue, tally)).collect())
+            setup.out.print_table(head, queues.iter().map(|(queue, counters)| row(queue, counters)).collect())
         }
     }
 }

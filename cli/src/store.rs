@@ -1,20 +1,21 @@
-//! Which store, with which cluster key, and opening it.
+//! Resolves the URL and the cluster keys of the store, and opens it.
 
-use duly::store::StoreUrl;
-use duly::{CLUSTER_KEY_BYTES_MIN, Duly};
+use duly::Duly;
+use duly::admin::StoreUrl;
+use duly::bounds::CLUSTER_KEY_BYTES_MIN;
 
 use crate::Setup;
 use crate::exit::{self, CliError};
 
-/// The store if nothing names one.
+/// The store if no setting names one.
 const DEFAULT_URL: &str = "./duly.db";
 const URL_ENV: &str = "DULY_STORE";
-/// What to do where there is no store.
+/// The hint for a store file that does not exist.
 pub(crate) const MISSING_STORE_HINT: &str = "push a job first, or name another with --store";
-/// Cluster keys with commas between them, of which the first signs. Never an option: others can see command lines.
+/// Comma-separated cluster keys; the first signs. Not an option, because other users can read command lines.
 const CLUSTER_KEY_ENV: &str = "DULY_CLUSTER_KEY";
 
-/// The store's URL: flag, then environment, then `duly.toml`, then the default.
+/// Returns the store's URL: flag, then environment, then `duly.toml`, then the default.
 pub(crate) fn resolve_url(setup: &Setup) -> anyhow::Result<String> {
     if let Some(url) = &setup.store_flag {
         return Ok(url.clone());
@@ -25,7 +26,7 @@ pub(crate) fn resolve_url(setup: &Setup) -> anyhow::Result<String> {
     Ok(setup.config.store.clone().unwrap_or_else(|| DEFAULT_URL.to_owned()))
 }
 
-/// A variable of the environment; an empty one is as good as none.
+/// Reads an environment variable; an empty value counts as unset.
 fn read_env(name: &str) -> anyhow::Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
@@ -34,9 +35,9 @@ fn read_env(name: &str) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// What nodes sign their messages with: environment, then `duly.toml`, else nothing.
+/// Returns the keys that sign messages between nodes: environment, then `duly.toml`, else none.
 fn read_cluster_keys(setup: &Setup) -> anyhow::Result<Vec<String>> {
-    let (from, keys) = match (read_env(CLUSTER_KEY_ENV)?, setup.config.cluster_key.clone()) {
+    let (source, keys) = match (read_env(CLUSTER_KEY_ENV)?, setup.config.cluster_key.clone()) {
         (Some(keys), _) => (CLUSTER_KEY_ENV, keys.split(',').map(str::to_owned).collect()),
         (None, Some(keys)) => ("cluster_key in duly.toml", keys.into_keys()),
         (None, None) => return Ok(Vec::new()),
@@ -44,18 +45,18 @@ fn read_cluster_keys(setup: &Setup) -> anyhow::Result<Vec<String>> {
     if keys.is_empty() {
         return Err(CliError::new(
             exit::USAGE,
-            format!("{from}: names no key; take it away if messages are not to be signed"),
+            format!("{source}: names no key; take it away if messages are not to be signed"),
         ));
     }
-    if let Some(short) = keys.iter().position(|key| key.len() < CLUSTER_KEY_BYTES_MIN) {
-        let (nth, bytes) = (short + 1, keys[short].len());
-        let why = format!("key {nth} has {bytes} bytes; give it at least {CLUSTER_KEY_BYTES_MIN} random ones");
-        return Err(CliError::new(exit::USAGE, format!("{from}: {why}, such as `openssl rand -hex 32` prints")));
+    if let Some(index) = keys.iter().position(|key| key.len() < CLUSTER_KEY_BYTES_MIN) {
+        let (nth, bytes) = (index + 1, keys[index].len());
+        let reason = format!("key {nth} has {bytes} bytes; give it at least {CLUSTER_KEY_BYTES_MIN} random ones");
+        return Err(CliError::new(exit::USAGE, format!("{source}: {reason}, such as `openssl rand -hex 32` prints")));
     }
     Ok(keys)
 }
 
-/// Opens the store of this URL; makes its file if it is not there. It must outlive this process.
+/// Opens the store at this URL and creates its file if needed. Rejects stores in memory, which end with this process.
 pub(crate) async fn open_or_create_at(setup: &Setup, url: &str) -> anyhow::Result<Duly> {
     if StoreUrl::parse(url)?.is_in_memory() {
         return Err(CliError::new(exit::USAGE, "store: :memory: is gone when this command ends; name a file"));
@@ -63,7 +64,7 @@ pub(crate) async fn open_or_create_at(setup: &Setup, url: &str) -> anyhow::Resul
     open_url(setup, url).await
 }
 
-/// Opens the store for as long as this process serves or works: it may be in memory.
+/// Opens the store for a process that serves or works: it may be in memory.
 pub(crate) async fn open_long_lived(setup: &Setup) -> anyhow::Result<Duly> {
     open_url(setup, &resolve_url(setup)?).await
 }
@@ -73,23 +74,23 @@ async fn open_url(setup: &Setup, url: &str) -> anyhow::Result<Duly> {
     Ok(keys.into_iter().fold(Duly::builder(url), duly::Builder::cluster_key).open().await?)
 }
 
-/// Opens the store; makes its file if it is not there.
+/// Opens the store and creates its file if needed.
 pub(crate) async fn open_or_create(setup: &Setup) -> anyhow::Result<Duly> {
     open_or_create_at(setup, &resolve_url(setup)?).await
 }
 
-/// Opens a store that must be there: whoever only looks must not leave an empty file at a mistyped path.
+/// Opens an existing store: a query must not create an empty file at a mistyped path.
 pub(crate) async fn open_existing(setup: &Setup) -> anyhow::Result<Duly> {
     open_existing_at(setup, &resolve_url(setup)?, MISSING_STORE_HINT).await
 }
 
-/// The same for the store of this URL, with words about what to do if it is not there.
+/// Opens the existing store at this URL; the error for a missing store ends with `hint`.
 pub(crate) async fn open_existing_at(setup: &Setup, url: &str, hint: &str) -> anyhow::Result<Duly> {
     check_exists(url, hint)?;
     open_or_create_at(setup, url).await
 }
 
-/// Looks whether the file of a store is there.
+/// Returns an error if the file of the store does not exist.
 pub(crate) fn check_exists(url: &str, hint: &str) -> anyhow::Result<()> {
     match StoreUrl::parse(url)?.file().filter(|file| !file.exists()) {
         Some(file) => Err(CliError::new(exit::STORE_FAILED, format!("no store at {}: {hint}", file.display()))),

@@ -1,4 +1,4 @@
-//! Times as people write and read them. The one file of the binary that reads a clock.
+//! Parses and formats times. Only this file of the binary reads a clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,22 +6,22 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
 
-/// The present moment.
+/// Returns the current time.
 pub(crate) fn now() -> SystemTime {
     duly::Clock::system().now()
 }
 
-/// The present moment on a clock that never steps, for measuring.
+/// Returns the current time of a monotonic clock, for measuring.
 pub(crate) fn monotonic_now() -> Instant {
     Instant::now()
 }
 
-/// Microseconds since 1970, as in the library's JSON.
+/// Returns microseconds since 1970, as in the library's JSON.
 pub(crate) fn to_micros(moment: SystemTime) -> i64 {
     to_timestamp(moment).as_microsecond()
 }
 
-/// The moment so many microseconds after 1970.
+/// Returns the time that is `us` microseconds after 1970.
 pub(crate) fn from_micros(us: i64) -> SystemTime {
     SystemTime::from(Timestamp::from_microsecond(us).unwrap_or(Timestamp::MAX))
 }
@@ -34,7 +34,7 @@ fn to_local(moment: SystemTime) -> Zoned {
     to_timestamp(moment).to_zoned(TimeZone::system())
 }
 
-/// A moment, in local time unless it names a zone: for clap.
+/// Parses a time for clap; it is local unless it names a zone.
 pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
     parse_time_relative_to(text, &to_local(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
         "not a moment; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
@@ -49,24 +49,24 @@ fn parse_time_relative_to(text: &str, now: &Zoned) -> Option<Zoned> {
     if let Ok(zoned) = text.parse::<Zoned>() {
         return Some(zoned);
     }
-    let on = |day: &Zoned, time: &str| {
+    let on_day = |day: &Zoned, time: &str| {
         day.date().to_datetime(parse_clock_time(time)?).to_zoned(now.time_zone().clone()).ok()
     };
     let tomorrow = now.checked_add(1.day()).ok()?;
     if let Some(time) = text.strip_prefix("tomorrow") {
-        return on(&tomorrow, time);
+        return on_day(&tomorrow, time);
     }
     if let Some(time) = text.strip_prefix("today") {
-        return on(now, time);
+        return on_day(now, time);
     }
     if parse_clock_time(text).is_some() {
-        // The next time the clock shows it.
-        return on(now, text).filter(|at| at > now).or_else(|| on(&tomorrow, text));
+        // A time of day that has passed means tomorrow.
+        return on_day(now, text).filter(|time| time > now).or_else(|| on_day(&tomorrow, text));
     }
     text.parse::<DateTime>().ok()?.to_zoned(now.time_zone().clone()).ok()
 }
 
-/// `9:00`, `09:00`, `09:00:30`.
+/// Parses `9:00`, `09:00` or `09:00:30`.
 fn parse_clock_time(text: &str) -> Option<Time> {
     let text = text.trim();
     if !text.contains(':') || text.contains('-') {
@@ -76,56 +76,57 @@ fn parse_clock_time(text: &str) -> Option<Time> {
     padded.parse().ok()
 }
 
-/// `14:32:07.004`, local.
+/// Formats as `14:32:07.004`, in local time.
 pub(crate) fn format_clock_time(moment: SystemTime) -> String {
     to_local(moment).strftime("%H:%M:%S%.3f").to_string()
 }
 
-/// `2026-12-01 14:32:07`, local.
+/// Formats as `2026-12-01 14:32:07`, in local time.
 pub(crate) fn format_date_time(moment: SystemTime) -> String {
     to_local(moment).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// RFC 3339 with the local zone's offset.
+/// Formats as RFC 3339 with the offset of the local zone.
 pub(crate) fn format_rfc3339(moment: SystemTime) -> String {
     to_local(moment).strftime("%Y-%m-%dT%H:%M:%S%.6f%:z").to_string()
 }
 
-/// The name of the local zone.
+/// Returns the name of the local zone.
 pub(crate) fn local_zone_name() -> String {
     let zone = TimeZone::system();
     zone.iana_name().map_or_else(|| to_local(now()).strftime("%Z").to_string(), str::to_owned)
 }
 
-/// `in 10m`, `2h ago`, `now`.
+/// Formats relative to now: `in 10m`, `2h ago`, `now`.
 pub(crate) fn format_relative(moment: SystemTime) -> String {
     let now = now();
     match moment.duration_since(now) {
-        Ok(ahead) if ahead >= Duration::from_millis(500) => format!("in {}", format_duration(ahead)),
+        Ok(remaining) if remaining >= Duration::from_millis(500) => format!("in {}", format_duration(remaining)),
         Ok(_) => "now".to_owned(),
         Err(past) if past.duration() < Duration::from_secs(1) => "now".to_owned(),
         Err(past) => format!("{} ago", format_duration(past.duration())),
     }
 }
 
-/// A duration in two units at most: `387 ms`, `2.1 s`, `4m10s`, `3d4h`.
+/// Formats a duration in at most two units: `387 ms`, `2.1 s`, `4m10s`, `3d4h`.
 pub(crate) fn format_duration(time: Duration) -> String {
     let nearest = time.checked_add(Duration::from_millis(500)).unwrap_or(time).as_secs();
     let secs = if nearest < 60 { time.as_secs() } else { nearest };
-    let two = |large: u64, l: &str, small: u64, s: &str| {
-        if small == 0 { format!("{large}{l}") } else { format!("{large}{l}{small}{s}") }
+    let two_units = |large: u64, large_unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large}{large_unit}"),
+        _ => format!("{large}{large_unit}{small}{small_unit}"),
     };
     match secs {
         0 if time.as_micros() < 10_000 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
         0 => format!("{} ms", time.as_millis()),
         1..=59 => format!("{:.1} s", time.as_secs_f64()),
-        60..=3_599 => two(secs / 60, "m", secs % 60, "s"),
-        3_600..=86_399 => two(secs / 3_600, "h", secs % 3_600 / 60, "m"),
-        _ => two(secs / 86_400, "d", secs % 86_400 / 3_600, "h"),
+        60..=3_599 => two_units(secs / 60, "m", secs % 60, "s"),
+        3_600..=86_399 => two_units(secs / 3_600, "h", secs % 3_600 / 60, "m"),
+        _ => two_units(secs / 86_400, "d", secs % 86_400 / 3_600, "h"),
     }
 }
 
-/// A duration as it was given: `30s`, `1m30s`, `500ms`.
+/// Formats a duration without rounding: `30s`, `1m30s`, `500ms`.
 pub(crate) fn format_duration_exact(time: Duration) -> String {
     let (secs, millis) = (time.as_secs(), time.subsec_millis());
     let units = [(secs / 3_600, "h"), (secs % 3_600 / 60, "m"), (secs % 60, "s"), (u64::from(millis), "ms")];
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn common_time_formats_are_parsed() {
-        let given = [
+        let cases = [
             ("2026-12-01 09:00", "2026-12-01T09:00:00"),
             ("2026-12-01T09:00:00Z", "2026-12-01T10:00:00"),
             ("2026-12-01T09:00:00+05:00", "2026-12-01T05:00:00"),
@@ -171,7 +172,7 @@ mod tests {
             ("today 23:59:30", "2026-03-10T23:59:30"),
             ("2026-12-01", "2026-12-01T00:00:00"),
         ];
-        for (text, moment) in given {
+        for (text, moment) in cases {
             assert_eq!(parse_at_noon(text).as_deref(), Some(moment), "{text}");
         }
         for text in ["", "soon", "25:00", "tomorrow", "2026-13-01", "9", "-1:00"] {
@@ -181,8 +182,8 @@ mod tests {
 
     #[test]
     fn durations_are_formatted() {
-        let shown = [(387, "387 ms"), (2_100, "2.1 s"), (250_000, "4m10s"), (3_600_000, "1h"), (273_600_000, "3d4h")];
-        for (millis, text) in shown {
+        let cases = [(387, "387 ms"), (2_100, "2.1 s"), (250_000, "4m10s"), (3_600_000, "1h"), (273_600_000, "3d4h")];
+        for (millis, text) in cases {
             assert_eq!(format_duration(Duration::from_millis(millis)), text);
         }
         assert_eq!(format_duration(Duration::from_micros(1_240)), "1.2 ms");

@@ -1,9 +1,9 @@
-//! `duly token`: who gets in over HTTP.
+//! `duly token`: creates, lists and removes tokens for the HTTP API.
 
 use std::time::Duration;
 
 use clap::Subcommand;
-use duly::Role;
+use duly::admin::Role;
 use serde_json::json;
 
 use crate::output::Format;
@@ -20,7 +20,7 @@ pub(crate) enum TokenVerb {
         #[arg(long, value_name = "ROLE", default_value_t = Role::Viewer)]
         role: Role,
         /// How long it lasts, such as 90d [default: for ever]
-        #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
         expires: Option<Duration>,
     },
     /// List tokens

@@ -1,12 +1,11 @@
-//! `duly move`: all jobs from one store to another, with a bar for people who watch.
+//! `duly move`: transfers all jobs from one store to another, with a progress bar.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::store::StoreUrl;
-use duly::{QueueTransferReport, TransferProgress};
+use duly::admin::{QueueTransferReport, StoreUrl, TransferProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,7 +14,7 @@ use crate::exit::{self, CliError};
 use crate::output::{Format, Output, pluralize};
 use crate::{Setup, store};
 
-/// The bar, where it goes, and how long it may still take.
+/// The queue, the bar, the counts and the remaining time.
 const BAR_TEMPLATE: &str = "{msg:20!} [{bar:30}] {human_pos}/{human_len} jobs, {eta} left";
 
 /// Move all jobs from one store to another
@@ -35,7 +34,7 @@ pub(crate) struct MoveArgs {
     queue: Vec<String>,
 }
 
-/// The outcome for scripts.
+/// The report for scripts.
 #[derive(Serialize)]
 struct TransferSummary<'m> {
     moved: u64,
@@ -46,26 +45,26 @@ pub(crate) async fn run(verb: MoveArgs, setup: &Setup) -> anyhow::Result<()> {
     if setup.store_flag.is_some() {
         return Err(CliError::new(exit::USAGE, "move takes --from and --to, not --store"));
     }
-    // Read both before any of them is made.
+    // Parses the target URL before any store file is created.
     let to = StoreUrl::parse(&verb.to).context("--to")?;
-    let from =
+    let source =
         store::open_existing_at(setup, &verb.from, "give the store that the jobs are in").await.context("--from")?;
     let target = store::open_or_create_at(setup, &verb.to).await.context("--to")?;
-    let teller = ProgressPrinter::new(setup.out);
-    let mut moving = from.transfer_to(&target);
+    let printer = ProgressPrinter::new(setup.out);
+    let mut transfer = source.transfer_to(&target);
     for queue in verb.queue {
-        moving = moving.queue(queue);
+        transfer = transfer.queue(queue);
     }
-    let bar = teller.bar.clone();
-    let moving = moving.on_progress(move |progress| teller.update(progress)).run();
-    let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let moved = tokio::select! {
-        moved = moving => moved,
+    let bar = printer.bar.clone();
+    let transfer = transfer.on_progress(move |progress| printer.update(progress)).run();
+    let (mut interrupted, mut terminated) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let result = tokio::select! {
+        result = transfer => result,
         _ = interrupted.recv() => return Err(interrupted_error(&bar)),
-        _ = ended.recv() => return Err(interrupted_error(&bar)),
+        _ = terminated.recv() => return Err(interrupted_error(&bar)),
     };
     bar.finish_and_clear();
-    print_report(&setup.out, &moved?, &to)
+    print_report(&setup.out, &result?, &to)
 }
 
 fn interrupted_error(bar: &ProgressBar) -> anyhow::Error {
@@ -73,11 +72,11 @@ fn interrupted_error(bar: &ProgressBar) -> anyhow::Error {
     CliError::new(exit::FAILURE, "interrupted; the queue stays marked as moving: run the same command again to go on")
 }
 
-/// Tells people how far it is.
+/// Shows the progress on stderr.
 struct ProgressPrinter {
     out: Output,
     bar: ProgressBar,
-    /// The queue of which was said that it waits.
+    /// The last queue with a message about running jobs.
     waiting_queue: Mutex<String>,
 }
 
@@ -98,36 +97,36 @@ impl ProgressPrinter {
         let mut waiting = self.waiting_queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if progress.is_waiting && *waiting != progress.queue {
             progress.queue.clone_into(&mut waiting);
-            let words = format!("waiting for running jobs of queue {} to end", progress.queue);
-            self.bar.suspend(|| self.out.print_message(&words));
+            let message = format!("waiting for running jobs of queue {} to end", progress.queue);
+            self.bar.suspend(|| self.out.print_message(&message));
         }
     }
 }
 
-fn print_report(out: &Output, moved: &[QueueTransferReport], to: &StoreUrl) -> anyhow::Result<()> {
-    let total = moved.iter().map(QueueTransferReport::total).sum();
+fn print_report(out: &Output, queues: &[QueueTransferReport], to: &StoreUrl) -> anyhow::Result<()> {
+    let total = queues.iter().map(QueueTransferReport::total).sum();
     match out.format {
-        Format::Json => out.print_json(&TransferSummary { moved: total, queues: moved })?,
-        Format::Ndjson => moved.iter().try_for_each(|queue| out.print_json(queue))?,
+        Format::Json => out.print_json(&TransferSummary { moved: total, queues })?,
+        Format::Ndjson => queues.iter().try_for_each(|queue| out.print_json(queue))?,
         Format::Table | Format::Wide => {
-            let rows = moved.iter().filter(|queue| queue.total() > 0).map(|q| {
+            let rows = queues.iter().filter(|queue| queue.total() > 0).map(|q| {
                 let [ready, scheduled, dead, done] = [q.ready, q.scheduled, q.dead, q.done].map(|n| n.to_string());
                 [q.queue.clone(), ready, scheduled, dead, done]
             });
             out.print_table(["QUEUE", "READY", "SCHEDULED", "DEAD", "DONE"], rows.collect())?;
         }
     }
-    let sum = |of: fn(&QueueTransferReport) -> u64| moved.iter().map(of).sum::<u64>();
-    let (known, buried) = (sum(|queue| queue.already_present), sum(|queue| queue.buried));
-    if known > 0 {
+    let sum = |field: fn(&QueueTransferReport) -> u64| queues.iter().map(field).sum::<u64>();
+    let (present, buried) = (sum(|queue| queue.already_present), sum(|queue| queue.buried));
+    if present > 0 {
         out.print_message(&format!(
-            "{known} jobs were left out: jobs with their ids are there already, or were a short while ago"
+            "{present} jobs were left out: jobs with their ids are there already, or were a short while ago"
         ));
     }
-    let left = sum(|queue| queue.remaining);
-    if left > 0 {
+    let remaining = sum(|queue| queue.remaining);
+    if remaining > 0 {
         out.print_message(&format!(
-            "{left} entries are still where they were: they cannot be read, or have come since"
+            "{remaining} entries are still where they were: they cannot be read, or have come since"
         ));
     }
     if buried > 0 {

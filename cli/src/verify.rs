@@ -1,9 +1,9 @@
-//! `duly verify`: is everything in the store as it must be?
+//! `duly verify`: checks the invariants of the store and repairs violations.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use duly::VerifyReport;
+use duly::admin::VerifyReport;
 use serde_json::json;
 
 use crate::escape::escape_text;
@@ -28,53 +28,53 @@ pub(crate) struct VerifyArgs {
 
 pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
-    let found = duly.verify().await?;
-    print_report(setup, &found)?;
-    if found.violations.is_empty() {
+    let report = duly.verify().await?;
+    print_report(setup, &report)?;
+    if report.violations.is_empty() {
         return Ok(());
     }
-    if found.damaged {
-        let why = "the file itself is damaged, and no repair helps: stop all workers and restore a backup";
-        return Err(CliError::new(exit::FAILURE, why));
+    if report.damaged {
+        let reason = "the file itself is damaged, and no repair helps: stop all workers and restore a backup";
+        return Err(CliError::new(exit::FAILURE, reason));
     }
-    let many = pluralize(found.violations.len() as u64, "breach", "breaches");
+    let violations = pluralize(report.violations.len() as u64, "violation", "violations");
     if !verb.repair {
         return Err(CliError::new(
             exit::FAILURE,
-            format!("{many}; --repair writes a backup and puts right what it can"),
+            format!("{violations}; --repair writes a backup and puts right what it can"),
         ));
     }
-    if !setup.yes && !input::confirm(&format!("Repair {many}?"))? {
+    if !setup.yes && !input::confirm(&format!("Repair {violations}?"))? {
         return Err(CliError::new(exit::FAILURE, "nothing was changed"));
     }
     let backup =
         verb.backup.unwrap_or_else(|| format!("duly-before-repair-{}.db", time::to_micros(time::now())).into());
     let repaired = duly.repair(&backup).await?;
     setup.out.print_message(&format!("the store as it was is in {}", backup.display()));
-    let left = repaired.after.violations.len();
-    if left > 0 {
+    let remaining = repaired.after.violations.len();
+    if remaining > 0 {
         print_report(setup, &repaired.after)?;
-        let left = pluralize(left as u64, "breach is", "breaches are");
-        return Err(CliError::new(exit::FAILURE, format!("{left} left: see what they say, or restore a backup")));
+        let remaining = pluralize(remaining as u64, "violation is", "violations are");
+        return Err(CliError::new(exit::FAILURE, format!("{remaining} left: see what they say, or restore a backup")));
     }
     setup.out.print_message(&format!(
         "{} put right",
-        pluralize(repaired.before.violations.len() as u64, "breach was", "breaches were")
+        pluralize(repaired.before.violations.len() as u64, "violation was", "violations were")
     ));
     Ok(())
 }
 
-fn print_report(setup: &Setup, verified: &VerifyReport) -> anyhow::Result<()> {
+fn print_report(setup: &Setup, report: &VerifyReport) -> anyhow::Result<()> {
     let out = &setup.out;
     if out.is_json() {
-        return out
-            .print_json(&json!({"jobs": verified.jobs, "breaches": verified.violations, "damaged": verified.damaged}));
+        let json = json!({"jobs": report.jobs, "violations": report.violations, "damaged": report.damaged});
+        return out.print_json(&json);
     }
-    for breach in &verified.violations {
-        out.print_line(&escape_text(&breach.to_string()))?;
+    for violation in &report.violations {
+        out.print_line(&escape_text(&violation.to_string()))?;
     }
-    if verified.violations.is_empty() {
-        out.print_message(&match verified.jobs {
+    if report.violations.is_empty() {
+        out.print_message(&match report.jobs {
             1 => "1 job, as it must be".to_owned(),
             jobs => format!("{jobs} jobs, all as they must be"),
         });

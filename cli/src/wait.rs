@@ -1,4 +1,4 @@
-//! Waiting until a job is done or dead: `push --wait` and `jobs wait`.
+//! Waits until a job is done or dead, for `push --wait` and `jobs wait`.
 
 use std::time::Duration;
 
@@ -8,56 +8,56 @@ use crate::Setup;
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 
-/// What the caller knows of the job.
+/// How the caller got the id of the job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobOrigin {
-    /// It was in the store a moment ago.
+    /// This process has just pushed the job.
     JustPushed,
-    /// Somebody named it.
+    /// The user named the id.
     GivenById,
 }
 
-/// The job once it is done or dead; `None` if it was done and is not kept.
+/// Waits until the job is done or dead; returns `None` if it is done and not kept.
 pub(crate) async fn wait_until_final(
     duly: &Duly,
     id: JobId,
-    at_most: Option<Duration>,
-    known: JobOrigin,
+    timeout: Option<Duration>,
+    origin: JobOrigin,
 ) -> anyhow::Result<Option<JobRecord>> {
-    let seen = duly.get(id).await?;
-    let ended = match at_most {
-        Some(at_most) => tokio::time::timeout(at_most, duly.wait(id)).await,
+    let initial = duly.get(id).await?;
+    let waited = match timeout {
+        Some(timeout) => tokio::time::timeout(timeout, duly.wait(id)).await,
         None => Ok(duly.wait(id).await),
     };
-    match ended {
-        Ok(ended) => match ended? {
+    match waited {
+        Ok(result) => match result? {
             Some(record) => Ok(Some(record)),
-            None => resolve_missing_job(id, seen.as_ref(), known),
+            None => resolve_missing_job(id, initial.as_ref(), origin),
         },
-        // It may have ended in the last moment, or before anybody waited.
+        // The job may have ended at the last moment, or before the wait began.
         Err(_) => match duly.get(id).await? {
             Some(record) if record.state.is_final() => Ok(Some(record)),
             Some(record) => {
                 Err(CliError::new(exit::TIMED_OUT, format!("job {id} is still {}: stopped waiting", record.state)))
             }
-            None => resolve_missing_job(id, seen.as_ref(), known),
+            None => resolve_missing_job(id, initial.as_ref(), origin),
         },
     }
 }
 
-/// Done jobs that are not kept leave no trace; dead ones always do.
-fn resolve_missing_job(id: JobId, seen: Option<&JobRecord>, known: JobOrigin) -> anyhow::Result<Option<JobRecord>> {
-    let gone = match seen {
+/// Decides about a job that is no longer in the store: done without keep time, or not found. Dead jobs always stay.
+fn resolve_missing_job(id: JobId, initial: Option<&JobRecord>, origin: JobOrigin) -> anyhow::Result<Option<JobRecord>> {
+    let was_done = match initial {
         Some(record) => record.job.keep.is_zero(),
-        None => known == JobOrigin::JustPushed,
+        None => origin == JobOrigin::JustPushed,
     };
-    if gone {
+    if was_done {
         return Ok(None);
     }
     Err(CliError::new(exit::NOT_FOUND, format!("no job {id} in the store: it was removed, or its keep time is over")))
 }
 
-/// Says how it ended; a dead job is a failure.
+/// Prints the result of a wait; a dead job is an error.
 pub(crate) fn print_result(setup: &Setup, record: Option<JobRecord>) -> anyhow::Result<()> {
     let Some(record) = record else {
         setup.out.print_hint("done");

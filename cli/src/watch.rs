@@ -1,4 +1,4 @@
-//! `duly jobs watch`: follows jobs, a line for each change.
+//! `duly jobs watch`: follows jobs and prints a line for each change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::exit::{self, CliError};
 use crate::output::Output;
 use crate::time;
 
-/// How often to look whether a job has started, or is to be tried again: that it has ended is told at once.
+/// How often to poll for starts and retries; the end of a job is reported at once.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Most jobs that are followed at once.
+/// The most jobs to follow at once.
 const WATCHED_JOBS_MAX: usize = 200;
 
 /// Follow jobs, a line for each change: those named, or those that are unfinished now and fit; ends when all have ended
@@ -31,52 +31,52 @@ pub(crate) struct WatchArgs {
 }
 
 pub(crate) async fn run(duly: &Duly, watch: WatchArgs, out: &Output) -> anyhow::Result<()> {
-    let mut followed = select_jobs(duly, &watch).await?;
-    let mut ends: JoinSet<JobId> = JoinSet::new();
-    for id in followed.keys().copied() {
+    let mut watched = select_jobs(duly, &watch).await?;
+    let mut waits: JoinSet<JobId> = JoinSet::new();
+    for id in watched.keys().copied() {
         let duly = duly.clone();
-        ends.spawn(async move {
-            // Whatever it says, the job is looked at.
+        waits.spawn(async move {
+            // `check_job` reads the job whatever the result.
             let _ = duly.wait(id).await;
             id
         });
     }
-    // The first tick is at once.
-    let mut looks = tokio::time::interval(POLL_INTERVAL);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while !followed.is_empty() {
+    // The first tick fires at once.
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !watched.is_empty() {
         let ids: Vec<JobId> = tokio::select! {
-            Some(Ok(ended)) = ends.join_next() => vec![ended],
-            _ = looks.tick() => followed.keys().copied().collect(),
+            Some(Ok(ended)) = waits.join_next() => vec![ended],
+            _ = polls.tick() => watched.keys().copied().collect(),
         };
         for id in ids {
-            check_job(duly, id, &mut followed, out).await?;
+            check_job(duly, id, &mut watched, out).await?;
         }
     }
     Ok(())
 }
 
-/// Tells what has changed about one job; one that has ended is followed no longer.
-async fn check_job(duly: &Duly, id: JobId, followed: &mut WatchedJobs, out: &Output) -> anyhow::Result<()> {
-    let Some(last) = followed.get_mut(&id) else {
+/// Prints the change of one job; stops following it once it has ended.
+async fn check_job(duly: &Duly, id: JobId, watched: &mut WatchedJobs, out: &Output) -> anyhow::Result<()> {
+    let Some(last) = watched.get_mut(&id) else {
         return Ok(());
     };
     let record = duly.get(id).await?;
-    let now = record.as_ref().map(watched_state);
-    if now != *last || now.is_none() {
+    let current = record.as_ref().map(watched_state);
+    if current != *last || current.is_none() {
         print_change(id, record.as_ref(), out)?;
     }
-    match now {
-        Some(now) if !now.0.is_final() => *last = Some(now),
-        _ => drop(followed.remove(&id)),
+    match current {
+        Some(current) if !current.0.is_final() => *last = Some(current),
+        _ => drop(watched.remove(&id)),
     }
     Ok(())
 }
 
-/// Jobs that are followed, and how each was when it was last told of.
+/// The followed jobs, each with the state that was printed last.
 type WatchedJobs = BTreeMap<JobId, Option<WatchedState>>;
 
-/// What makes a difference to whoever watches.
+/// The parts of a job whose change is printed.
 type WatchedState = (State, u32, u32, Option<duly::NodeId>);
 
 fn watched_state(record: &JobRecord) -> WatchedState {
@@ -92,20 +92,20 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
             return Err(duly::Error::NotFound { what: "job", name: id.to_string() }.into());
         }
     }
-    let mut followed: BTreeMap<_, _> = watch.ids.iter().map(|id| (*id, None)).collect();
+    let mut watched: BTreeMap<_, _> = watch.ids.iter().map(|id| (*id, None)).collect();
     if !watch.ids.is_empty() {
-        return Ok(followed);
+        return Ok(watched);
     }
     for state in [State::Running, State::Ready, State::Scheduled] {
-        let limit = WATCHED_JOBS_MAX.saturating_sub(followed.len());
+        let limit = WATCHED_JOBS_MAX.saturating_sub(watched.len());
         if limit == 0 {
             break;
         }
         let (queue, kind) = (watch.queue.clone(), watch.kind.clone());
         let page = duly.list(Filter { queue, kind, state: Some(state), limit, ..Filter::default() }).await?;
-        followed.extend(page.jobs.iter().map(|record| (record.job.id, None)));
+        watched.extend(page.jobs.iter().map(|record| (record.job.id, None)));
     }
-    Ok(followed)
+    Ok(watched)
 }
 
 fn print_change(id: JobId, record: Option<&JobRecord>, out: &Output) -> anyhow::Result<()> {
@@ -119,13 +119,13 @@ fn print_change(id: JobId, record: Option<&JobRecord>, out: &Output) -> anyhow::
     if out.is_json() {
         return out.print_json(record);
     }
-    let more = match record.state {
+    let detail = match record.state {
         State::Scheduled => format!("due {}", time::format_relative(record.due)),
         State::Running => record.node.map_or(String::new(), |node| format!("node {node}")),
         State::Dead => record.failures.last().map_or(String::new(), |failure| failure.error.trim_end().to_owned()),
         _ => String::new(),
     };
     let failed = if record.attempts > 0 { format!("  {} failed", record.attempts) } else { String::new() };
-    let line = format!("{id}  {:<9}  {}{failed}  {more}", record.state, record.job.kind);
+    let line = format!("{id}  {:<9}  {}{failed}  {detail}", record.state, record.job.kind);
     out.print_line(&escape_text(line.trim_end()))
 }

@@ -1,6 +1,7 @@
-//! `duly jobs why`: one sentence why a job is not running.
+//! `duly jobs why`: explains in one sentence why a job is not running.
 
-use duly::{Duly, JobId, Why};
+use duly::admin::Why;
+use duly::{Duly, JobId};
 use serde::Serialize;
 
 use crate::escape::escape_text;

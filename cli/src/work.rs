@@ -1,12 +1,13 @@
-//! `duly work`: runs jobs as processes and shows what happens.
+//! `duly work`: runs jobs as processes and prints events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use duly::store::QueueCounts;
-use duly::{CancellationToken, Duly, Event, RunSummary, ShutdownSignals, Worker};
+use duly::admin::QueueCounts;
+use duly::worker::ShutdownSignals;
+use duly::{CancellationToken, Duly, Event, RunSummary, Worker};
 
 use crate::Setup;
 use crate::child::Spawner;
@@ -55,7 +56,7 @@ pub(crate) struct WorkArgs {
     until_empty: bool,
 
     /// How long running jobs may go on once the worker stops [default: 25s]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     grace: Option<Duration>,
 
     /// How often a job may take its worker down before it is dead [default: 3]
@@ -63,7 +64,7 @@ pub(crate) struct WorkArgs {
     max_crashes: Option<u32>,
 }
 
-/// What to do, once flags and settings are put together.
+/// The settings of the worker, from flags and `duly.toml`.
 struct WorkSettings {
     queues: Vec<(String, Option<u32>)>,
     concurrency: usize,
@@ -78,7 +79,7 @@ pub(crate) async fn run(verb: WorkArgs, setup: Setup) -> anyhow::Result<()> {
     run_until(verb, setup, &duly, stop, at_once).await
 }
 
-/// Works on a store that is open until one of the tokens is cancelled; the second ends the grace time at once.
+/// Works until one of the tokens is cancelled; `at_once` ends the grace time, too.
 pub(crate) async fn run_until(
     verb: WorkArgs,
     mut setup: Setup,
@@ -86,72 +87,72 @@ pub(crate) async fn run_until(
     stop: CancellationToken,
     at_once: CancellationToken,
 ) -> anyhow::Result<()> {
-    let plan = verb.resolve_settings(std::mem::take(&mut setup.config.work))?;
+    let settings = verb.resolve_settings(std::mem::take(&mut setup.config.work))?;
     let printer = Printer::start(stop.clone())?;
-    let queues: Vec<String> = plan.queues.iter().map(|(name, _)| name.clone()).collect();
-    let worker = build_worker(&verb, plan, duly, &setup, &printer)?;
+    let queues: Vec<String> = settings.queues.iter().map(|(name, _)| name.clone()).collect();
+    let worker = build_worker(&verb, settings, duly, &setup, &printer)?;
     let health = duly.health().await?;
     if health.acl.is_some() {
-        // What a server keeps depends on its settings, which are not ours.
+        // The durability of a Redis server depends on its own settings.
         setup.out.print_hint(&health.durability);
     }
-    let tally = if verb.until_empty {
+    let summary = if verb.until_empty {
         worker.drain_with_shutdown(stop, at_once).await?
     } else {
         worker.run_with_shutdown(stop, at_once).await?
     };
     printer.finish();
-    let RunSummary { acked, retried, buried, released, lost, .. } = tally;
+    let RunSummary { acked, retried, buried, released, lost, .. } = summary;
     setup
         .out
         .print_message(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
     if let (true, Ok(counts)) = (verb.until_empty, duly.counts().await) {
-        let left: Vec<String> =
+        let remaining: Vec<String> =
             counts.iter().filter(|count| queues.contains(&count.queue)).flat_map(describe_remaining).collect();
-        if !left.is_empty() {
-            setup.out.print_message(&format!("left: {}", left.join(", ")));
+        if !remaining.is_empty() {
+            setup.out.print_message(&format!("left: {}", remaining.join(", ")));
         }
     }
-    match tally.unrecorded {
+    match summary.unrecorded {
         0 => Ok(()),
         outcomes => {
             let outcomes = pluralize(outcomes, "outcome", "outcomes");
-            let why = "the store did not answer in time; what is not recorded there runs again";
-            Err(CliError::new(exit::STORE_FAILED, format!("{outcomes} could not be recorded: {why}")))
+            let reason = "the store did not answer in time; what is not recorded there runs again";
+            Err(CliError::new(exit::STORE_FAILED, format!("{outcomes} could not be recorded: {reason}")))
         }
     }
 }
 
-/// What a worker that could run nothing more has left in a queue, and why.
+/// Describes the jobs that a drained worker could not run, and why.
 fn describe_remaining(count: &QueueCounts) -> Vec<String> {
     let queue = &count.queue;
-    let mut left = Vec::new();
+    let mut remaining = Vec::new();
     if count.running > 0 {
-        left.push(format!("{} running elsewhere in queue {queue}", count.running));
+        remaining.push(format!("{} running elsewhere in queue {queue}", count.running));
     }
     if count.ready > 0 {
-        let place = match &count.moving {
+        let queue = match &count.moving {
             Some(moving) => format!("queue {queue}, which is moving to {}", escape_text(&moving.to)),
             None if count.paused => format!("queue {queue}, which is paused"),
             None => format!("queue {queue}"),
         };
-        left.push(format!("{} ready in {place}", count.ready));
+        remaining.push(format!("{} ready in {queue}", count.ready));
     }
-    left
+    remaining
 }
 
 fn build_worker(
     verb: &WorkArgs,
-    plan: WorkSettings,
+    settings: WorkSettings,
     duly: &Duly,
     setup: &Setup,
     printer: &Printer,
 ) -> anyhow::Result<Worker> {
-    let names: Vec<&str> = plan.queues.iter().map(|(name, _)| name.as_str()).collect();
-    let on_event = event_printer(setup, printer.clone(), names.join(" "), plan.program.is_some());
-    let mut worker = duly.worker().concurrency(plan.concurrency).grace(plan.grace).on_event(on_event);
-    for (name, weight) in &plan.queues {
-        worker = worker.queue(name, plan.concurrency);
+    let names: Vec<&str> = settings.queues.iter().map(|(name, _)| name.as_str()).collect();
+    let on_event = event_printer(setup, printer.clone(), names.join(" "), settings.program.is_some());
+    let mut worker = duly.worker().concurrency(settings.concurrency).grace(settings.grace).on_event(on_event);
+    for (name, weight) in &settings.queues {
+        worker = worker.queue(name, settings.concurrency);
         if let Some(weight) = weight {
             worker = worker.weight(name, *weight);
         }
@@ -159,27 +160,27 @@ fn build_worker(
     if let Some(crashes) = verb.max_crashes {
         worker = worker.max_crashes(crashes);
     }
-    // Told by the worker's loop: a timer of ours would assure the watchdog that all is well while nothing is claimed.
-    if let Some(every) = systemd::watchdog_interval() {
-        worker = worker.alive_interval(every);
+    // The worker's run loop sends this: a separate timer would keep the watchdog quiet while the loop is stuck.
+    if let Some(interval) = systemd::watchdog_interval() {
+        worker = worker.alive_interval(interval);
     }
-    let any = plan.program.is_some();
+    let has_program = settings.program.is_some();
     let runner = Arc::new(JobProcessRunner {
         spawner: Spawner::start()?,
         printer: printer.clone(),
         quiet: setup.out.is_quiet(),
-        grace: plan.grace,
-        program: plan.program.unwrap_or_default(),
+        grace: settings.grace,
+        program: settings.program.unwrap_or_default(),
     });
-    let commands = runner.clone();
-    worker = worker.on_kind(COMMAND_KIND, move |ctx| commands.clone().run_command(ctx));
-    if any {
+    let command_runner = runner.clone();
+    worker = worker.on_kind(COMMAND_KIND, move |ctx| command_runner.clone().run_command(ctx));
+    if has_program {
         worker = worker.on_any_kind(move |ctx| runner.clone().run_program(ctx));
     }
     Ok(worker)
 }
 
-/// Shows events, and passes on to systemd what it wants to know.
+/// Returns the event handler, which prints events and notifies systemd.
 fn event_printer(
     setup: &Setup,
     printer: Printer,
@@ -201,56 +202,57 @@ fn event_printer(
             Event::Stopping { running } => systemd::notify_stopping(*running),
             _ => {}
         }
-        let Some(told) = EventRecord::from_event(event) else {
+        let Some(record) = EventRecord::from_event(event) else {
             return;
         };
         match json {
-            // Made of our own fields: it cannot fail to be JSON.
-            true => printer.print_stdout(escape_json(&serde_json::to_string(&told).unwrap_or_default(), true)),
-            false if !quiet => printer.print_stdout(told.format_line()),
+            // Serializing our own fields cannot fail.
+            true => printer.print_stdout(escape_json(&serde_json::to_string(&record).unwrap_or_default(), true)),
+            false if !quiet => printer.print_stdout(record.format_line()),
             false => {}
         }
     }
 }
 
 impl WorkArgs {
-    /// A worker of these queues, all else as it is by default.
+    /// Returns the options of a worker for these queues; all others have their defaults.
     pub(crate) fn for_queues(queues: Vec<String>, concurrency: Option<usize>) -> Self {
         let (exec, exec_args, until_empty, grace, max_crashes) = (None, Vec::new(), false, None, None);
         WorkArgs { queues, concurrency, exec, exec_args, until_empty, grace, max_crashes }
     }
 
     fn resolve_settings(&self, config: WorkConfig) -> anyhow::Result<WorkSettings> {
-        let wrong = |field: &str, why: &str| CliError::new(exit::USAGE, format!("{field}: {why}"));
+        let invalid = |field: &str, reason: &str| CliError::new(exit::USAGE, format!("{field}: {reason}"));
         let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };
         if queues.is_empty() {
-            queues.push(duly::DEFAULT_QUEUE.to_owned());
+            queues.push(duly::bounds::DEFAULT_QUEUE.to_owned());
         }
         let program = match &self.exec {
             Some(program) => Some([std::slice::from_ref(program), &self.exec_args[..]].concat()),
             None => config.exec.map(ProgramSetting::into_argv),
         };
         match program.as_ref().map(|argv| argv.first().map_or("", String::as_str)) {
-            Some("") => return Err(wrong("exec", "names no program")),
-            // Else every job would lose an attempt to it.
+            Some("") => return Err(invalid("exec", "names no program")),
+            // Otherwise every job would lose an attempt.
             Some(name) if !is_executable(name) => {
                 let hint = if name.contains(' ') { "; arguments follow after `--`" } else { "" };
-                return Err(wrong("exec", &format!("there is no program {name:?}, or it may not be run here{hint}")));
+                return Err(invalid("exec", &format!("there is no program {name:?}, or it may not be run here{hint}")));
             }
             _ => {}
         }
-        let configured = config.grace.map(|text| duly::store::parse_duration(&text)).transpose();
-        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(duly::GRACE_PERIOD);
+        let configured = config.grace.map(|text| duly::admin::parse_duration(&text)).transpose();
+        let configured = configured.map_err(|reason| invalid("work.grace", &reason))?;
+        let grace = self.grace.or(configured).unwrap_or(duly::bounds::GRACE_PERIOD);
         Ok(WorkSettings {
             queues: queues.iter().map(|text| parse_queue(text)).collect::<Result<_, _>>()?,
-            concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::CONCURRENCY),
+            concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::bounds::DEFAULT_CONCURRENCY),
             program,
             grace,
         })
     }
 }
 
-/// `NAME` or `NAME=WEIGHT`.
+/// Parses `NAME` or `NAME=WEIGHT`.
 fn parse_queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
     let Some((name, weight)) = text.split_once('=') else {
         return Ok((text.to_owned(), None));

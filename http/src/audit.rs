@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use axum::http::{Method, StatusCode};
-use duly::AuditEntry;
+use duly::admin::AuditEntry;
 
 use super::identity::Identity;
 use super::server::App;

@@ -13,7 +13,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use duly::{JobId, Role, TokenSecret};
+use duly::JobId;
+use duly::admin::{Role, TokenSecret};
 
 use super::credential::Credential;
 use super::identity::Identity;

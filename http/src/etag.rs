@@ -5,7 +5,8 @@
 //! of two requests at the same moment, both may succeed.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use duly::{Capacity, CronRecord};
+use duly::admin::Capacity;
+use duly::cron::CronRecord;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

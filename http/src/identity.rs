@@ -3,7 +3,8 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use duly::{Filter, Role};
+use duly::Filter;
+use duly::admin::Role;
 
 use super::problem::Problem;
 

@@ -17,9 +17,9 @@ use super::problem::Problem;
 use super::server::App;
 
 /// The most bytes of a body: the longest args, every byte of them escaped, and the fields around them.
-pub(super) const BODY_BYTES_MAX: usize = 2 * duly::ARGS_BYTES_MAX;
+pub(super) const BODY_BYTES_MAX: usize = 2 * duly::bounds::ARGS_BYTES_MAX;
 /// The most bytes of a bulk push.
-pub(super) const BULK_BYTES_MAX: usize = duly::PUSH_BYTES_MAX;
+pub(super) const BULK_BYTES_MAX: usize = duly::bounds::PUSH_BYTES_MAX;
 /// The deepest nesting of a body.
 const DEPTH_MAX: usize = 64;
 /// The timeout for the whole body.

@@ -7,7 +7,7 @@ use axum::Form;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use duly::TokenSecret;
+use duly::admin::TokenSecret;
 use serde::Deserialize;
 
 use super::auth;

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::server::App;
 use duly::Error;
 use duly::State as JobState;
-use duly::{Histogram, QueueCounts, StatCounters};
+use duly::admin::{Histogram, QueueCounts, StatCounters};
 
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 

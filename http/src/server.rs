@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use duly::Duly;
-use duly::remote::RemoteNodes;
+use duly::worker::remote::RemoteNodes;
 
 use super::api::{Events, Operations};
 use super::json::IdempotencyKeys;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
-use duly::{Clock, TokenSecret};
+use duly::Clock;
+use duly::admin::TokenSecret;
 
 /// A session expires after this time without a request.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duly::{Clock, Duly, Result, Token, TokenSecret};
+use duly::admin::{Token, TokenSecret};
+use duly::{Clock, Duly, Result};
 use subtle::ConstantTimeEq;
 
 /// A removed token stays valid for at most this long.

@@ -7,9 +7,11 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::identity::Identity;
-use duly::Role;
-use duly::{Failure, HeldJob, Job, JobProgress, JobRecord, LogLine};
-use duly::{LockRecord, QueueCounts};
+use duly::admin::QueueCounts;
+use duly::admin::Role;
+use duly::job::{Failure, HeldJob, JobProgress, LogLine};
+use duly::lock::LockRecord;
+use duly::{Job, JobRecord};
 
 /// Formats a time as RFC 3339 in UTC, to the microsecond.
 pub(crate) fn rfc3339(at: SystemTime) -> String {

@@ -1,4 +1,4 @@
-//! Who gets in over HTTP, and who has done what: tokens and the audit, through the door.
+//! Access over HTTP: tokens and the audit log.
 
 use std::time::Duration;
 
@@ -8,26 +8,29 @@ use crate::error::{Error, Result};
 use crate::job::push::check_name;
 use crate::store::{AUDIT_PAGE_MAX, AuditEntry, AuditRecord, NewToken};
 
-/// Shortest and longest time that a token can be asked to last.
+/// Shortest and longest lifetime of a token.
 const TOKEN_LIFETIME_MIN: Duration = Duration::from_secs(1);
 const TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 impl Duly {
-    /// Makes a token with which somebody may do over HTTP what this role may, for so long or for ever.
+    /// Creates a token that grants this role over HTTP, for a limited time or forever.
     ///
-    /// The answer is the only place where it can be read: the store keeps its SHA-256.
-    pub async fn create_token(&self, name: &str, role: Role, lasts: Option<Duration>) -> Result<TokenSecret> {
+    /// The returned secret cannot be read again: the store keeps only its SHA-256 hash.
+    pub async fn create_token(&self, name: &str, role: Role, lifetime: Option<Duration>) -> Result<TokenSecret> {
         check_name("name", name)?;
-        if lasts.is_some_and(|lasts| !(TOKEN_LIFETIME_MIN..=TOKEN_LIFETIME_MAX).contains(&lasts)) {
-            return Err(Error::invalid("expires", "a token lasts from a second to ten years, or for ever"));
+        if lifetime.is_some_and(|lifetime| !(TOKEN_LIFETIME_MIN..=TOKEN_LIFETIME_MAX).contains(&lifetime)) {
+            return Err(Error::invalid(
+                "expires",
+                "must be from one second to ten years; omit it for a token that never expires",
+            ));
         }
         let secret = TokenSecret::generate();
-        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), ttl: lasts };
+        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), ttl: lifetime };
         if self.store.add_token(&token).await? {
             return Ok(secret);
         }
         Err(Error::Conflict(format!(
-            "token {name} is there already, or there are {TOKENS_MAX}: remove one first, or take another name"
+            "token {name} already exists, or there are {TOKENS_MAX} tokens; remove one first, or choose another name"
         )))
     }
 
@@ -46,7 +49,7 @@ impl Duly {
         self.store.tokens().await
     }
 
-    /// Forgets a token: servers refuse it within two seconds.
+    /// Removes a token; servers reject it within two seconds.
     pub async fn remove_token(&self, name: &str) -> Result<()> {
         match self.store.remove_token(name).await? {
             true => Ok(()),
@@ -54,12 +57,12 @@ impl Duly {
         }
     }
 
-    /// Notes that somebody has done something.
+    /// Adds an entry to the audit log.
     pub async fn add_audit_entry(&self, entry: AuditEntry) -> Result<()> {
         self.store.add_audit_entry(&entry).await
     }
 
-    /// Who has done what, newest first: the newest entries, or those before this number; at most 200.
+    /// Returns audit entries, newest first, starting below the number `before` if given; at most 200.
     pub async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
         self.store.audit_entries(before, limit.clamp(1, AUDIT_PAGE_MAX)).await
     }

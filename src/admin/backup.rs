@@ -1,4 +1,4 @@
-//! Backup and verify as programs see them: a copy of everything in one new file, and a look whether all is as it must be.
+//! Backup and verification: a copy of everything in a new file, and a check of all invariants.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,47 +14,48 @@ use crate::store::{
     VerifyReport,
 };
 
-/// What became of a repair.
+/// The result of a repair.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// What was found.
+    /// The violations before the repair.
     pub before: VerifyReport,
-    /// What is left: nothing, if all could be put right.
+    /// The remaining violations: none if everything was repaired.
     pub after: VerifyReport,
 }
 
 impl Duly {
-    /// Looks through the whole store and says what is not as it must be. Changes nothing; others may go on working.
+    /// Checks the invariants of the whole store. Changes nothing, and other programs can keep working.
     pub async fn verify(&self) -> Result<VerifyReport> {
         self.store.verify().await
     }
 
-    /// Writes a backup to this file, then puts right what [`Duly::verify`] finds. If nothing is found nothing is written.
+    /// Writes a backup to this file, then repairs the violations that [`Duly::verify`] finds. Without any, writes
+    /// nothing.
     ///
-    /// No job is lost by it: one that may have run already is rather run again.
+    /// No job is lost: a job that may have run already is run again.
     pub async fn repair(&self, backup: impl AsRef<Path>) -> Result<RepairReport> {
-        let found = self.store.verify().await?;
-        if found.violations.is_empty() {
-            return Ok(RepairReport { after: found.clone(), before: found });
+        let before = self.store.verify().await?;
+        if before.violations.is_empty() {
+            return Ok(RepairReport { after: before.clone(), before });
         }
         self.backup(backup).await?;
         self.store.repair().await?;
-        Ok(RepairReport { before: found, after: self.store.verify().await? })
+        Ok(RepairReport { before, after: self.store.verify().await? })
     }
 
-    /// Writes a copy of everything that is in the store into a new SQLite file, while everybody goes on working.
+    /// Writes a copy of the whole store to a new SQLite file while other programs keep working.
     ///
-    /// The file has this name only once it is whole and on the disk, and one that is there already is never touched.
-    /// To use it, open it; `duly move` brings what is in it to another store.
-    /// Of a file it is the state at one moment. Of a server it has every job that was there all the while, in a state that it
-    /// had meanwhile; what was running is ready in it, and locks are not in it.
+    /// The file gets this name only once it is complete and synced; an existing file is never overwritten. To use the
+    /// backup, open it; `duly move` copies its contents to another store. The backup of a SQLite file is a snapshot of
+    /// one point in time. The backup of a server has every job that existed throughout, in a state that it had
+    /// meanwhile. Running jobs are ready in it, and locks are not included.
     pub async fn backup(&self, file: impl AsRef<Path>) -> Result<()> {
         let file = file.as_ref();
         let partial = PartialFile::create_beside(file)?;
         match self.store.backup(&partial.path).await {
             Err(Error::Unsupported { .. }) => export_store(&*self.store, &partial.path, self.options.keep_dead).await?,
-            written => written?,
+            result => result?,
         }
         partial.finish(file).map_err(|error| backup_error(file, &error))
     }
@@ -63,27 +64,29 @@ impl Duly {
 fn backup_error(file: &Path, error: &io::Error) -> Error {
     let shown = file.display();
     match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::Conflict(format!("{shown} is there already; name a file that is not")),
-        io::ErrorKind::NotFound => Error::invalid("file", format!("the directory of {shown} does not exist")),
+        io::ErrorKind::AlreadyExists => Error::Conflict(format!("{shown} already exists; choose another name")),
+        io::ErrorKind::NotFound => {
+            Error::invalid("file", format!("the directory of {shown} does not exist; create it first"))
+        }
         _ => Error::store("backup", format!("{shown}: {error}")),
     }
 }
 
-/// A file that is being written, under a name that nobody takes for a backup; gone with the value.
+/// A file being written under a temporary name; deleted when the value is dropped.
 struct PartialFile {
     path: PathBuf,
 }
 
 impl PartialFile {
     fn create_beside(file: &Path) -> Result<Self> {
-        let name = file.file_name().ok_or_else(|| Error::invalid("file", "names no file"))?;
+        let name = file.file_name().ok_or_else(|| Error::invalid("file", "must be the path of a file"))?;
         if fs::symlink_metadata(file).is_ok() {
             return Err(backup_error(file, &io::ErrorKind::AlreadyExists.into()));
         }
         let mut partial = name.to_owned();
         partial.push(format!(".partial-{}", NodeId::fresh()));
         let path = file.with_file_name(partial);
-        // Empty, and nobody else's to read.
+        // Readable only by the owner.
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
@@ -92,7 +95,7 @@ impl PartialFile {
         Ok(PartialFile { path })
     }
 
-    /// On the disk first, then under its name: never over another file.
+    /// Syncs the file, then links it under its final name. Never replaces another file.
     fn finish(&self, file: &Path) -> io::Result<()> {
         File::open(&self.path)?.sync_all()?;
         fs::hard_link(&self.path, file)?;
@@ -103,22 +106,22 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Whatever of it is there.
+        // Some of these files may not exist.
         let _ = fs::remove_file(&self.path);
-        for end in ["-wal", "-shm", "-journal"] {
-            let _ = fs::remove_file(with_suffix(&self.path, end));
+        for suffix in ["-wal", "-shm", "-journal"] {
+            let _ = fs::remove_file(with_suffix(&self.path, suffix));
         }
         let _ = fs::remove_dir_all(with_suffix(&self.path, "-nodes"));
     }
 }
 
-fn with_suffix(path: &Path, end: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut text = path.as_os_str().to_owned();
-    text.push(end);
+    text.push(suffix);
     PathBuf::from(text)
 }
 
-/// Everything of a store that cannot copy itself, job by job.
+/// Copies a store that cannot copy itself, job by job.
 async fn export_store(from: &dyn Store, path: &Path, keep_dead: std::time::Duration) -> Result<()> {
     let to = crate::store::create_file_store(path).await?;
     for count in from.counts().await? {
@@ -137,7 +140,7 @@ async fn export_store(from: &dyn Store, path: &Path, keep_dead: std::time::Durat
     Ok(())
 }
 
-/// A queue on its way into a file.
+/// The export of one queue into a file.
 struct QueueExport<'s> {
     to: &'s dyn Store,
     queue: String,
@@ -147,7 +150,7 @@ struct QueueExport<'s> {
 }
 
 impl QueueExport<'_> {
-    /// Ready jobs first, in their order.
+    /// Copies the ready jobs in order. They go first, so that the copy keeps their order.
     async fn copy_ready(&mut self, from: &dyn Store) -> Result<()> {
         let mut filter = Filter {
             queue: Some(self.queue.clone()),
@@ -166,7 +169,7 @@ impl QueueExport<'_> {
         }
     }
 
-    /// Then every job; those that are in already are left out.
+    /// Copies every job; those already copied are skipped.
     async fn copy_all(&mut self, from: &dyn Store) -> Result<()> {
         let mut cursor = None;
         loop {
@@ -179,20 +182,20 @@ impl QueueExport<'_> {
         }
     }
 
-    /// Its cron rules, each with the tick it is at.
+    /// Copies the cron rules, each with its next tick.
     async fn copy_cron_rules(&self, from: &dyn Store) -> Result<()> {
         let mut cursor = None;
         loop {
             let page = match from.crons(Some(&self.queue), cursor.as_deref()).await {
-                // It has none to tell of.
+                // The store has no cron rules.
                 Err(Error::Unsupported { .. }) => return Ok(()),
                 page => page?,
             };
             for record in page.rules {
-                // One that is told of twice has changed meanwhile: the newer stays.
-                let was = self.to.cron(&record.rule.name).await?.map(|there| there.revision);
-                if was.is_none_or(|was| was < record.revision) {
-                    self.to.put_cron(PutCron { record, expected_revision: was }).await?;
+                // A rule that appears twice has changed meanwhile; the newer one stays.
+                let copied = self.to.cron(&record.rule.name).await?.map(|copy| copy.revision);
+                if copied.is_none_or(|copied| copied < record.revision) {
+                    self.to.put_cron(PutCron { record, expected_revision: copied }).await?;
                 }
             }
             match page.next_cursor {
@@ -206,7 +209,7 @@ impl QueueExport<'_> {
         for record in jobs.iter_mut().filter(|record| record.state == State::Running) {
             (record.state, record.node, record.fence) = (State::Ready, None, None);
         }
-        // One that is told of twice goes in once.
+        // A job that appears twice is added once.
         let mut ids = std::collections::HashSet::new();
         jobs.retain(|record| ids.insert(record.job.id));
         while !jobs.is_empty() {
@@ -219,7 +222,7 @@ impl QueueExport<'_> {
         Ok(())
     }
 
-    /// Takes the marker away.
+    /// Removes the checkpoint.
     async fn remove_checkpoint(&self) -> Result<()> {
         if self.batch_number > 0 {
             self.send_batch(Vec::new(), Some(self.batch_number.to_string()), None).await?;
@@ -228,29 +231,29 @@ impl QueueExport<'_> {
     }
 
     async fn put_batch(&mut self, jobs: Vec<JobRecord>) -> Result<TransferBatchResult> {
-        let was = (self.batch_number > 0).then(|| self.batch_number.to_string());
-        let is = Some((self.batch_number + 1).to_string());
-        let moved = self.send_batch(jobs, was, is).await?;
-        if matches!(moved, TransferBatchResult::Applied { .. }) {
+        let expected = (self.batch_number > 0).then(|| self.batch_number.to_string());
+        let replacement = Some((self.batch_number + 1).to_string());
+        let result = self.send_batch(jobs, expected, replacement).await?;
+        if matches!(result, TransferBatchResult::Applied { .. }) {
             self.batch_number += 1;
         }
-        Ok(moved)
+        Ok(result)
     }
 
     async fn send_batch(
         &self,
         jobs: Vec<JobRecord>,
-        was: Option<String>,
-        is: Option<String>,
+        expected: Option<String>,
+        replacement: Option<String>,
     ) -> Result<TransferBatchResult> {
-        let marker = TransferCheckpoint { begun_by: self.transfer_id, expected: was, replacement: is };
+        let checkpoint = TransferCheckpoint { begun_by: self.transfer_id, expected, replacement };
         let jobs: Arc<[JobRecord]> = jobs.into();
         let (queue, keep_dead) = (self.queue.clone(), self.keep_dead);
-        self.to.transfer_in(TransferBatch { queue, jobs, checkpoint: marker, fence_floor: Fence(0), keep_dead }).await
+        self.to.transfer_in(TransferBatch { queue, jobs, checkpoint, fence_floor: Fence(0), keep_dead }).await
     }
 }
 
-/// Two unfinished jobs with one key were never there at once: the first has ended since it was read.
+/// Removes unique keys. Two unfinished jobs never had one key at once: the first has ended since it was read.
 fn without_unique_keys(mut jobs: Vec<JobRecord>, ids: &[JobId]) -> Vec<JobRecord> {
     for record in jobs.iter_mut().filter(|record| ids.contains(&record.job.id)) {
         record.job.unique = None;

@@ -1,4 +1,4 @@
-//! Many jobs at once, by filter: counted first, then changed in bounded steps, with a word on each that could not be.
+//! Bulk changes by filter: jobs are counted first, then changed in bounded batches, with a report of those skipped.
 
 use std::collections::HashSet;
 
@@ -11,50 +11,50 @@ use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::{BULK_CHANGE_MAX, ChangeResult, ChangeTarget, PAGE_SIZE_MAX};
 
-/// Most jobs that one bulk change changes: then it ends, and says that there may be more.
+/// Most jobs that one bulk change examines; then it ends and reports that there may be more.
 pub const BULK_MAX: usize = 1_000_000;
-/// Most jobs that a count looks at, unless it is told otherwise.
+/// Default for the most jobs that a count examines.
 pub const COUNT_SCANNED_MAX: u64 = 1_000_000;
-/// Cancels under way at a time.
+/// Most concurrent cancel requests.
 const CANCELS_IN_FLIGHT_MAX: usize = 16;
-/// Most errors that are told one by one.
+/// Most errors listed in a report.
 const ERRORS_LISTED_MAX: usize = 20;
 
-/// How many jobs a filter means.
+/// The number of jobs that match a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BulkCount {
-    /// So many, as far as was looked.
+    /// Matching jobs found so far.
     pub matching: u64,
-    /// So many jobs were looked at; 0 where the answer is kept ready.
+    /// Jobs examined; 0 if the store keeps this count.
     pub scanned: u64,
-    /// All were looked at that could match.
+    /// Whether every job that could match was examined.
     pub is_complete: bool,
 }
 
-/// What a bulk change has done so far, and what it could not do.
+/// The result of a bulk change so far.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct BulkReport {
-    /// Jobs looked at.
+    /// Jobs examined.
     pub scanned: u64,
-    /// Jobs that the filter means.
+    /// Jobs that match the filter.
     pub matching: u64,
     /// Jobs changed.
     pub applied: u64,
-    /// Left alone: they were running.
+    /// Skipped because they were running.
     pub skipped_running: u64,
-    /// Left alone: their queue is moving to another store.
+    /// Skipped because their queue is moving to another store.
     pub skipped_moving: u64,
-    /// Left alone: another job has their unique key now.
+    /// Skipped because another job has their unique key now.
     pub skipped_unique: u64,
-    /// Left alone: they were gone, or in another state, when their turn came.
+    /// Skipped because they were gone or had changed their state.
     pub skipped_changed: u64,
-    /// Not cancelled, each for a reason of its own: the first of them.
+    /// The first jobs that could not be cancelled, with the error of each.
     pub errors: Vec<(JobId, String)>,
-    /// How many such there were.
+    /// The number of jobs that could not be cancelled.
     pub failed: u64,
-    /// It ended at its maximum: there may be more.
+    /// Whether it stopped at its maximum, so that there may be more.
     pub has_more: bool,
 }
 
@@ -66,7 +66,7 @@ enum BulkChange {
 
 type OnProgress<'p> = Box<dyn FnMut(&BulkReport) + Send + Sync + 'p>;
 
-/// A change to many jobs, to be [`run`](Bulk::run).
+/// A bulk change, started with [`run`](BulkOperation::run).
 #[must_use = "call `run`"]
 pub struct BulkOperation<'p> {
     duly: Duly,
@@ -76,15 +76,16 @@ pub struct BulkOperation<'p> {
 }
 
 impl Duly {
-    /// How many jobs a filter means. Kept ready for queue and state; else jobs are looked through, a million at most.
+    /// Returns the number of jobs that match a filter. The store keeps counts by queue and state; for other filters, at
+    /// most a million jobs are examined.
     pub async fn count(&self, filter: &Filter) -> Result<BulkCount> {
         self.count_up_to(filter, COUNT_SCANNED_MAX).await
     }
 
-    /// The same, with at most so many jobs looked at.
-    pub async fn count_up_to(&self, filter: &Filter, looked_max: u64) -> Result<BulkCount> {
-        let plain = Filter { queue: filter.queue.clone(), state: filter.state, ..Filter::default() };
-        if *filter == (Filter { limit: filter.limit, with_details: filter.with_details, ..plain }) {
+    /// Like [`count`](Duly::count), but examines at most `scanned_max` jobs.
+    pub async fn count_up_to(&self, filter: &Filter, scanned_max: u64) -> Result<BulkCount> {
+        let indexed = Filter { queue: filter.queue.clone(), state: filter.state, ..Filter::default() };
+        if *filter == (Filter { limit: filter.limit, with_details: filter.with_details, ..indexed }) {
             let counts = self.counts().await?.into_iter();
             let of_queue = counts.filter(|c| filter.queue.as_ref().is_none_or(|queue| *queue == c.queue));
             let states: &[State] = filter.state.as_slice();
@@ -92,33 +93,33 @@ impl Duly {
             let matching = of_queue.map(|c| states.iter().map(|state| c.count_in(*state)).sum::<u64>()).sum();
             return Ok(BulkCount { matching, scanned: 0, is_complete: true });
         }
-        let mut counted = BulkCount::default();
+        let mut count = BulkCount::default();
         let mut filter = self.resolve_filter(filter)?;
         filter.limit = PAGE_SIZE_MAX;
         loop {
             let page = self.store.list(filter.clone()).await?;
-            counted.matching += page.jobs.len() as u64;
-            counted.scanned += page.scanned;
+            count.matching += page.jobs.len() as u64;
+            count.scanned += page.scanned;
             filter.cursor = page.next_cursor;
-            counted.is_complete = filter.cursor.is_none();
-            if counted.is_complete || counted.scanned >= looked_max {
-                return Ok(counted);
+            count.is_complete = filter.cursor.is_none();
+            if count.is_complete || count.scanned >= scanned_max {
+                return Ok(count);
             }
         }
     }
 
-    /// Deletes all jobs that a filter means and that are not running.
+    /// Deletes all jobs that match a filter and are not running.
     pub fn remove_all<'p>(&self, filter: Filter) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Remove)
     }
 
-    /// Gives all jobs that a filter means and that are not running a new due moment; dead ones start over, and so do done ones,
-    /// which only a filter with `state:done` means.
+    /// Gives all jobs that match a filter and are not running a new due time. Dead jobs start over.
+    /// Done jobs start over only if the filter has `state:done`.
     pub fn reschedule_all<'p>(&self, filter: Filter, due: Due) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Reschedule(due))
     }
 
-    /// Cancels all running jobs that a filter means.
+    /// Cancels all running jobs that match a filter.
     pub fn cancel_all<'p>(&self, filter: Filter) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Cancel)
     }
@@ -128,54 +129,55 @@ impl Duly {
         self.remove_all(Filter { queue: Some(queue.into()), ..Filter::default() })
     }
 
-    fn bulk_operation<'p>(&self, filter: Filter, what: BulkChange) -> BulkOperation<'p> {
-        BulkOperation { duly: self.clone(), filter, change: what, on_progress: None }
+    fn bulk_operation<'p>(&self, filter: Filter, change: BulkChange) -> BulkOperation<'p> {
+        BulkOperation { duly: self.clone(), filter, change, on_progress: None }
     }
 }
 
 impl<'p> BulkOperation<'p> {
-    /// Tells how far it has come, after each step.
+    /// Sets a callback that receives the report after each batch.
     pub fn on_progress(mut self, progress: impl FnMut(&BulkReport) + Send + Sync + 'p) -> Self {
         self.on_progress = Some(Box::new(progress));
         self
     }
 
-    /// How many jobs are meant, without changing any.
+    /// Counts the matching jobs without changing any.
     pub async fn dry_run(&self) -> Result<BulkCount> {
         self.duly.count(&self.effective_filter()).await
     }
 
-    /// Changes them, step by step. Jobs that are pushed after it began are left alone, and none is changed twice.
+    /// Changes the jobs batch by batch. Skips jobs pushed after the start, and changes no job twice.
     ///
-    /// If the store fails half-way what was changed stays changed: the same change may be started again.
+    /// If the store fails midway, changes already made stay. The same bulk change can be started again.
     pub async fn run(mut self) -> Result<BulkReport> {
         if let BulkChange::Reschedule(due) = self.change {
             due.check()?;
         }
-        let begun = self.duly.store.now();
+        let started = self.duly.store.now();
         let mut filter = self.duly.resolve_filter(&self.effective_filter())?;
         filter.limit = BULK_CHANGE_MAX;
         let mut seen: HashSet<JobId> = HashSet::new();
-        let mut done = BulkReport::default();
+        let mut report = BulkReport::default();
         loop {
             let page = self.duly.store.list(filter.clone()).await?;
-            done.scanned += page.scanned;
+            report.scanned += page.scanned;
             let mut jobs = page.jobs;
-            jobs.retain(|record| record.job.pushed <= begun && seen.insert(record.job.id));
-            done.matching += jobs.len() as u64;
-            self.apply(&jobs, &mut done).await?;
+            jobs.retain(|record| record.job.pushed <= started && seen.insert(record.job.id));
+            report.matching += jobs.len() as u64;
+            self.apply(&jobs, &mut report).await?;
             if let Some(progress) = &mut self.on_progress {
-                progress(&done);
+                progress(&report);
             }
             filter.cursor = page.next_cursor;
-            done.has_more = filter.cursor.is_some();
-            if !done.has_more || seen.len() >= BULK_MAX {
-                return Ok(done);
+            report.has_more = filter.cursor.is_some();
+            if !report.has_more || seen.len() >= BULK_MAX {
+                return Ok(report);
             }
         }
     }
 
-    /// What is cancelled runs. What is done is not run again unless somebody says so. Else the filter means what it says.
+    /// Returns the filter with defaults: a cancel selects running jobs, a reschedule selects done jobs only if
+    /// requested.
     fn effective_filter(&self) -> Filter {
         let mut filter = Filter { cursor: None, with_details: false, ..self.filter.clone() };
         match (&self.change, filter.state) {
@@ -186,26 +188,26 @@ impl<'p> BulkOperation<'p> {
         filter
     }
 
-    async fn apply(&self, jobs: &[JobRecord], done: &mut BulkReport) -> Result<()> {
+    async fn apply(&self, jobs: &[JobRecord], report: &mut BulkReport) -> Result<()> {
         let store = &self.duly.store;
-        for some in jobs.chunks(BULK_CHANGE_MAX) {
-            let targets: Vec<ChangeTarget> = some.iter().map(ChangeTarget::from_record).collect();
-            let moved = match &self.change {
+        for batch in jobs.chunks(BULK_CHANGE_MAX) {
+            let targets: Vec<ChangeTarget> = batch.iter().map(ChangeTarget::from_record).collect();
+            let results = match &self.change {
                 BulkChange::Remove => store.remove_all(targets).await?,
                 BulkChange::Reschedule(due) => store.reschedule_all(targets, *due).await?,
                 BulkChange::Cancel => {
-                    self.cancel_jobs(some, done).await;
+                    self.cancel_jobs(batch, report).await;
                     continue;
                 }
             };
-            for moved in moved {
-                *match moved {
-                    ChangeResult::Applied => &mut done.applied,
-                    ChangeResult::Running => &mut done.skipped_running,
-                    ChangeResult::Moving => &mut done.skipped_moving,
-                    ChangeResult::Existing(_) => &mut done.skipped_unique,
+            for result in results {
+                *match result {
+                    ChangeResult::Applied => &mut report.applied,
+                    ChangeResult::Running => &mut report.skipped_running,
+                    ChangeResult::Moving => &mut report.skipped_moving,
+                    ChangeResult::Existing(_) => &mut report.skipped_unique,
                     ChangeResult::NotFound | ChangeResult::Changed | ChangeResult::Unreadable => {
-                        &mut done.skipped_changed
+                        &mut report.skipped_changed
                     }
                 } += 1;
             }
@@ -213,17 +215,17 @@ impl<'p> BulkOperation<'p> {
         Ok(())
     }
 
-    async fn cancel_jobs(&self, jobs: &[JobRecord], done: &mut BulkReport) {
-        for some in jobs.chunks(CANCELS_IN_FLIGHT_MAX) {
-            let asks = some.iter().map(|record| self.duly.cancel(record.job.id));
-            for (record, cancelled) in some.iter().zip(futures_util::future::join_all(asks).await) {
+    async fn cancel_jobs(&self, jobs: &[JobRecord], report: &mut BulkReport) {
+        for batch in jobs.chunks(CANCELS_IN_FLIGHT_MAX) {
+            let requests = batch.iter().map(|record| self.duly.cancel(record.job.id));
+            for (record, cancelled) in batch.iter().zip(futures_util::future::join_all(requests).await) {
                 match cancelled {
-                    Ok(()) => done.applied += 1,
-                    Err(Error::NotFound { .. }) => done.skipped_changed += 1,
+                    Ok(()) => report.applied += 1,
+                    Err(Error::NotFound { .. }) => report.skipped_changed += 1,
                     Err(error) => {
-                        done.failed += 1;
-                        if done.errors.len() < ERRORS_LISTED_MAX {
-                            done.errors.push((record.job.id, error.to_string()));
+                        report.failed += 1;
+                        if report.errors.len() < ERRORS_LISTED_MAX {
+                            report.errors.push((record.job.id, error.to_string()));
                         }
                     }
                 }

@@ -1,6 +1,6 @@
-//! Who may do what over HTTP: roles, and the tokens that prove them. Pure data.
+//! Permissions over HTTP: roles, and the tokens that grant them. Pure data.
 //!
-//! A token is 256 bits of chance, shown once; the store keeps only its SHA-256.
+//! A token is 256 random bits, shown once; the store keeps only its SHA-256 hash.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,31 +11,31 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
-/// How every token begins, so that people and scanners know one when they see it.
+/// Prefix of every token, so that people and secret scanners recognise it.
 pub const TOKEN_PREFIX: &str = "duly_";
-/// Most tokens of a store.
+/// Most tokens in a store.
 pub const TOKENS_MAX: usize = 1_000;
 
-/// What somebody may do; each may do all that those before it may.
+/// The permissions of a client; each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Role {
-    /// Looks; does not see what jobs carry.
+    /// Reads everything except the args of jobs.
     Viewer,
-    /// Pushes jobs and works on them, takes locks, calls methods.
+    /// Pushes and works on jobs, acquires locks, calls methods.
     Pusher,
-    /// Looks after jobs, queues, rules and nodes.
+    /// Manages jobs, queues, cron rules and nodes.
     Operator,
-    /// Makes and removes tokens, and reads who did what.
+    /// Creates and removes tokens, and reads the audit log.
     Admin,
 }
 
 impl Role {
-    /// All roles, the least first.
+    /// All roles, least privileged first.
     pub const ALL: [Role; 4] = [Role::Viewer, Role::Pusher, Role::Operator, Role::Admin];
 
-    /// The role in one word.
+    /// Returns the name of the role.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,21 +64,21 @@ impl FromStr for Role {
     }
 }
 
-/// What the store knows of a token: enough to recognise it, not enough to use it.
+/// A token as stored: enough to recognise it, not enough to use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Token {
-    /// Its name, for people: one token has it.
+    /// Its unique name, for people.
     pub name: String,
-    /// What whoever has it may do.
+    /// The role it grants.
     pub role: Role,
     /// SHA-256 of the token.
     #[serde(skip)]
     pub hash: [u8; 32],
-    /// When it was made, by the store's clock.
+    /// When it was created, by the store's clock.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub created: SystemTime,
-    /// When it ends; never if nothing is said.
+    /// When it expires; never if `None`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "crate::clock::as_micros_option")]
     pub expires: Option<SystemTime>,
 }
@@ -87,11 +87,11 @@ impl Token {
     /// Returns whether the token has expired at this time.
     #[must_use]
     pub fn is_expired(&self, now: SystemTime) -> bool {
-        self.expires.is_some_and(|at| at <= now)
+        self.expires.is_some_and(|expires| expires <= now)
     }
 }
 
-/// A token as whoever uses it has it. Not shown by `Debug`.
+/// The secret text of a token, as its user has it. Redacted in `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenSecret(String);
 
@@ -105,12 +105,12 @@ impl TokenSecret {
     /// Generates a random secret, with 256 bits of entropy.
     #[must_use]
     pub fn generate() -> Self {
-        // Each has 122 bits of chance: three of them make more than the 256 of the token.
-        let chance: Vec<u8> = (0..3).flat_map(|_| *uuid::Uuid::new_v4().as_bytes()).collect();
-        TokenSecret(format!("{TOKEN_PREFIX}{}", to_hex(&Sha256::digest(&chance))))
+        // Each UUID has 122 random bits, so three have more than the 256 bits of the token.
+        let random: Vec<u8> = (0..3).flat_map(|_| *uuid::Uuid::new_v4().as_bytes()).collect();
+        TokenSecret(format!("{TOKEN_PREFIX}{}", to_hex(&Sha256::digest(&random))))
     }
 
-    /// The text that is sent with each request.
+    /// Returns the text that a client sends with each request.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -125,14 +125,14 @@ impl TokenSecret {
 
 impl fmt::Debug for TokenSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("TokenSecret(..)")
     }
 }
 
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        for half in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(half), 16).unwrap_or('0'));
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
         }
         text
     })
@@ -153,7 +153,7 @@ mod tests {
         let (one, other) = (TokenSecret::generate(), TokenSecret::generate());
         assert_ne!(one, other);
         assert_eq!(one.as_str().len(), TOKEN_PREFIX.len() + 64);
-        assert_eq!(format!("{one:?}"), "Secret(..)");
+        assert_eq!(format!("{one:?}"), "TokenSecret(..)");
         assert_ne!(one.hash(), other.hash());
     }
 }

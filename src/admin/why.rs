@@ -1,4 +1,4 @@
-//! Why a job is not running: one sentence, from what the store knows at this moment.
+//! Explains in one sentence why a job is not running, from the current state of the store.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use crate::node::{NodeId, NodeRecord};
 use crate::store::{QueueCounts, TransferMark};
 use crate::worker::attempt::{CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, UNKNOWN_KIND_DELAY_MAX};
 
-/// As much of an error as goes into a sentence, in characters.
+/// Longest part of an error quoted in a sentence, in characters.
 const ERROR_CHARS_MAX: usize = 200;
 
 /// Why a job is not running. Its text is one sentence for people.
@@ -23,39 +23,39 @@ const ERROR_CHARS_MAX: usize = 200;
 pub enum Why {
     /// There is no such job.
     NotFound,
-    /// It has run, and is done.
+    /// The job is done.
     Done {
         /// When.
         #[serde(serialize_with = "crate::clock::as_micros_option")]
         ended: Option<SystemTime>,
     },
-    /// It was given up.
+    /// The job failed for good.
     Dead {
         /// When.
         #[serde(serialize_with = "crate::clock::as_micros_option")]
         ended: Option<SystemTime>,
-        /// What its last attempt said.
+        /// The error of its last attempt.
         error: Option<String>,
     },
-    /// It was given up, and cannot be retried while another job has its unique key.
+    /// The job failed for good, and cannot be retried while another job has its unique key.
     UniqueHolder {
         /// The key.
         key: String,
         /// The job that has it.
         holder: JobId,
-        /// What its last attempt said.
+        /// The error of its last attempt.
         error: Option<String>,
     },
-    /// It is running: a node holds it.
+    /// The job is running on a node.
     Held {
         /// The node.
         node: NodeId,
-        /// The machine it runs on, if it is still known.
+        /// The node's host, if it is still known.
         host: Option<String>,
         /// Since when.
         #[serde(serialize_with = "crate::clock::as_micros")]
         since: SystemTime,
-        /// Whether the node gives signs of life; if not, its jobs are taken back soon.
+        /// Whether the node sends heartbeats; if not, its jobs are taken back soon.
         alive: bool,
     },
     /// An attempt has failed, and the next one is due later.
@@ -65,22 +65,22 @@ pub enum Why {
         due: SystemTime,
         /// How many attempts have failed.
         attempts: u32,
-        /// How many may.
+        /// The maximum number of attempts.
         max_attempts: u32,
-        /// What the last one said.
+        /// The error of the last attempt.
         error: Option<String>,
     },
-    /// Nodes have died while they held it, again and again: such jobs run one by one, and it waits for its turn.
+    /// Several nodes have died while they held the job. Such jobs run one by one, and it waits for its turn.
     Suspect {
         /// When it is due.
         #[serde(serialize_with = "crate::clock::as_micros")]
         due: SystemTime,
-        /// How many nodes have died.
+        /// The number of nodes that died.
         crashes: u32,
     },
-    /// Its moment has not come.
+    /// The job is not due yet.
     DueLater {
-        /// When it will.
+        /// When it is due.
         #[serde(serialize_with = "crate::clock::as_micros")]
         due: SystemTime,
     },
@@ -88,7 +88,7 @@ pub enum Why {
     Moving {
         /// The queue.
         queue: String,
-        /// How it is marked.
+        /// The mark of the transfer.
         moving: TransferMark,
     },
     /// Its queue is paused.
@@ -96,23 +96,22 @@ pub enum Why {
         /// The queue.
         queue: String,
     },
-    /// No node that is alive works its queue.
+    /// No live node works on its queue.
     NoNode {
         /// The queue.
         queue: String,
-        /// When it is due, if that is still to come: it may have been put off, since none of the nodes that were there
-        /// knew its kind.
+        /// When it is due, if that is later: it may be deferred because no node had a handler for its kind.
         #[serde(serialize_with = "crate::clock::as_micros_option", skip_serializing_if = "Option::is_none")]
         due: Option<SystemTime>,
     },
-    /// Nodes work its queue, and all that could run it claim nothing for now.
+    /// Nodes work on its queue, but all that could run it are quiet.
     Quiet {
         /// The queue.
         queue: String,
         /// How many nodes could run it.
         nodes: usize,
     },
-    /// Nodes work its queue, and none of them has a handler for its kind.
+    /// Nodes work on its queue, but none has a handler for its kind.
     UnknownKind {
         /// The queue.
         queue: String,
@@ -121,7 +120,7 @@ pub enum Why {
         /// How many nodes work the queue.
         nodes: usize,
     },
-    /// All nodes that could run it run as many jobs as they may.
+    /// All nodes that could run it have no free slot.
     SlotsBusy {
         /// The queue.
         queue: String,
@@ -132,7 +131,7 @@ pub enum Why {
         /// How many jobs of the queue are ready, this one among them.
         ready: u64,
     },
-    /// Nothing: it is ready, and starts when those before it have.
+    /// Nothing blocks it: it is ready and starts after the jobs ahead of it.
     Next {
         /// The queue.
         queue: String,
@@ -142,7 +141,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// The cause in one stable word.
+    /// Returns the stable name of the cause.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -165,51 +164,10 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Why {
+    /// Describes a ready job that waits for a node: the last reasons of the list.
+    fn fmt_node(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::NotFound => f.write_str("there is no such job here: it was never pushed, or it is gone by now"),
-            Why::Done { ended } => write!(f, "it is done{}", since_clause(*ended)),
-            Why::Dead { ended, error } => {
-                write!(f, "it is dead{}{}; retry it to start over", since_clause(*ended), error_clause(error))
-            }
-            Why::UniqueHolder { key, holder, error } => write!(
-                f,
-                "it is dead{}, and its unique key {key:?} belongs to job {holder}: it can be retried once that one has ended",
-                error_clause(error)
-            ),
-            Why::Held { node, host, since, alive } => {
-                let host = host.as_deref().map_or(String::new(), |host| format!(" on {host}"));
-                write!(f, "it is running: node {node}{host} holds it since {}", format_time(*since))?;
-                let silent = ", and has fallen silent: others take it back when the node's lease is over";
-                f.write_str(if *alive { "" } else { silent })
-            }
-            Why::BackingOff { due, attempts, max_attempts, error } => write!(
-                f,
-                "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
-                error_clause(error),
-                format_time(*due)
-            ),
-            Why::Suspect { due, crashes } => write!(
-                f,
-                "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
-                format_time(*due)
-            ),
-            Why::DueLater { due } => write!(f, "it is due later, at {}", format_time(*due)),
-            Why::Moving { queue, moving } => write!(
-                f,
-                "its queue {queue} is moving to {}: it runs there, or here once that move has been given up",
-                moving.to
-            ),
-            Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once that is resumed"),
-            Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
-            Why::NoNode { queue, due: Some(due) } => {
-                write!(
-                    f,
-                    "no node works its queue {queue}: start a worker for it; it is put off until {}",
-                    format_time(*due)
-                )
-            }
             Why::Quiet { queue, nodes: 1 } => write!(
                 f,
                 "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off --all`"
@@ -234,12 +192,65 @@ impl fmt::Display for Why {
                 pluralize(*ready, "is", "are"),
             ),
             Why::Next { queue, ready: 1 } => {
-                write!(f, "nothing is in its way: it is the one job of queue {queue} that is ready")
+                write!(f, "nothing blocks it: it is the only ready job of queue {queue}")
             }
             Why::Next { queue, ready } => write!(
                 f,
-                "nothing is in its way: {ready} jobs of queue {queue} are ready, and it starts when it is the first of them"
+                "nothing blocks it: {ready} jobs of queue {queue} are ready, and it starts when it is the first of them"
             ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::NotFound => {
+                f.write_str("there is no such job: it was never pushed here, or has been removed or pruned")
+            }
+            Why::Done { ended } => write!(f, "it is done{}", since_clause(*ended)),
+            Why::Dead { ended, error } => {
+                write!(f, "it is dead{}{}; retry it to start over", since_clause(*ended), error_clause(error))
+            }
+            Why::UniqueHolder { key, holder, error } => write!(
+                f,
+                "it is dead{}, and its unique key {key:?} belongs to job {holder}: it can be retried after that job has ended",
+                error_clause(error)
+            ),
+            Why::Held { node, host, since, alive } => {
+                let host = host.as_deref().map_or(String::new(), |host| format!(" on {host}"));
+                write!(f, "it is running: node {node}{host} has held it since {}", format_time(*since))?;
+                let silent = ", but sends no heartbeats; other nodes take the job back when its lease expires";
+                f.write_str(if *alive { "" } else { silent })
+            }
+            Why::BackingOff { due, attempts, max_attempts, error } => write!(
+                f,
+                "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
+                error_clause(error),
+                format_time(*due)
+            ),
+            Why::Suspect { due, crashes } => write!(
+                f,
+                "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
+                format_time(*due)
+            ),
+            Why::DueLater { due } => write!(f, "it is due later, at {}", format_time(*due)),
+            Why::Moving { queue, moving } => write!(
+                f,
+                "its queue {queue} is moving to {}: it runs there, or here if the transfer is abandoned",
+                moving.to
+            ),
+            Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once the queue is resumed"),
+            Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
+            Why::NoNode { queue, due: Some(due) } => {
+                write!(
+                    f,
+                    "no node works its queue {queue}: start a worker for it; it is deferred until {}",
+                    format_time(*due)
+                )
+            }
+            waits_for_a_node => waits_for_a_node.fmt_node(f),
         }
     }
 }
@@ -252,25 +263,25 @@ fn since_clause(ended: Option<SystemTime>) -> String {
     ended.map_or(String::new(), |ended| format!(" since {}", format_time(ended)))
 }
 
-/// An error as a part of a sentence: one line, cut.
+/// Returns an error as part of a sentence: on one line, truncated.
 fn error_clause(error: &Option<String>) -> String {
     let Some(error) = error else {
         return String::new();
     };
     let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    let cut: String = line.chars().take(ERROR_CHARS_MAX).collect();
-    let more = if cut.len() < line.len() { "..." } else { "" };
-    format!(" ({cut}{more})")
+    let shown: String = line.chars().take(ERROR_CHARS_MAX).collect();
+    let ellipsis = if shown.len() < line.len() { "..." } else { "" };
+    format!(" ({shown}{ellipsis})")
 }
 
-/// A moment for people, to the second.
+/// Formats a time for people, to the second.
 fn format_time(at: SystemTime) -> String {
     let seconds = to_micros(at).div_euclid(1_000_000);
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time beyond all calendars".to_owned(), |at| at.to_string())
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time out of range".to_owned(), |at| at.to_string())
 }
 
 impl Duly {
-    /// Why a job is not running, as far as the store knows at this moment.
+    /// Returns why a job is not running, as far as the store knows now.
     pub async fn why(&self, id: JobId) -> Result<Why> {
         let Some(record) = self.store.get(id).await? else {
             return Ok(Why::NotFound);
@@ -307,22 +318,22 @@ impl Duly {
     }
 }
 
-/// A fence is the moment of its claim, unless the clock has gone back since.
+/// A fence is the time of its claim, unless the clock has gone back since.
 fn explain_running(record: &JobRecord, nodes: &[NodeRecord], now: SystemTime) -> Why {
     let since = record.fence.and_then(|fence| i64::try_from(fence.0).ok()).map_or(now, from_micros).min(now);
     let Some(node) = record.node else {
         return Why::DueLater { due: record.due };
     };
-    let known = nodes.iter().find(|known| known.id == node);
+    let holder = nodes.iter().find(|other| other.id == node);
     Why::Held {
         node,
-        host: known.map(|known| known.host.clone()),
+        host: holder.map(|holder| holder.host.clone()),
         since,
-        alive: known.is_some_and(|known| known.alive),
+        alive: holder.is_some_and(|holder| holder.alive),
     }
 }
 
-/// Why a job that waits does so: the first cause that would hold it up even if there were no other.
+/// Returns why a job waits: the first cause that would block it even without the others.
 fn explain_waiting(
     record: &JobRecord,
     error: Option<String>,
@@ -334,14 +345,16 @@ fn explain_waiting(
     let queue = job.queue.clone();
     let serving: Vec<&NodeRecord> =
         nodes.iter().filter(|node| node.alive && node.queues.contains(&job.queue)).collect();
-    let unknown = !serving.is_empty() && !serving.iter().any(|node| node.profile.has_handler(&job.kind));
+    let no_handler = !serving.is_empty() && !serving.iter().any(|node| node.profile.has_handler(&job.kind));
     let unknown_kind = || Why::UnknownKind { queue: queue.clone(), kind: job.kind.clone(), nodes: serving.len() };
-    let left = record.due.duration_since(now).unwrap_or_default();
-    if record.state == State::Scheduled && !left.is_zero() {
+    let remaining = record.due.duration_since(now).unwrap_or_default();
+    if record.state == State::Scheduled && !remaining.is_zero() {
         return match record.attempts {
-            0 if unknown && left <= UNKNOWN_KIND_DELAY_MAX => unknown_kind(),
-            0 if serving.is_empty() && left <= UNKNOWN_KIND_DELAY_MAX => Why::NoNode { queue, due: Some(record.due) },
-            0 if record.crashes >= CRASH_SUSPECT_MIN && left <= QUARANTINE_DELAY_MAX => {
+            0 if no_handler && remaining <= UNKNOWN_KIND_DELAY_MAX => unknown_kind(),
+            0 if serving.is_empty() && remaining <= UNKNOWN_KIND_DELAY_MAX => {
+                Why::NoNode { queue, due: Some(record.due) }
+            }
+            0 if record.crashes >= CRASH_SUSPECT_MIN && remaining <= QUARANTINE_DELAY_MAX => {
                 Why::Suspect { due: record.due, crashes: record.crashes }
             }
             0 => Why::DueLater { due: record.due },
@@ -357,7 +370,7 @@ fn explain_waiting(
     if serving.is_empty() {
         return Why::NoNode { queue, due: None };
     }
-    if unknown {
+    if no_handler {
         return unknown_kind();
     }
     let able: Vec<_> = serving.iter().filter(|node| node.profile.has_handler(&job.kind)).collect();
@@ -373,9 +386,9 @@ fn explain_waiting(
     Why::Next { queue, ready }
 }
 
-/// Whether a node runs as many jobs as it may, of this queue or of all.
+/// Returns whether a node has no free slot, for this queue or in total.
 fn is_full(node: &NodeRecord, queue: &str) -> bool {
-    let here = node.held_by_queue.get(queue).copied().unwrap_or(0);
-    let limit = node.profile.limits.get(queue).is_some_and(|limit| here >= *limit);
-    limit || node.profile.slots.is_some_and(|slots| node.held >= slots)
+    let held = node.held_by_queue.get(queue).copied().unwrap_or(0);
+    let queue_is_full = node.profile.limits.get(queue).is_some_and(|limit| held >= *limit);
+    queue_is_full || node.profile.slots.is_some_and(|slots| node.held >= slots)
 }

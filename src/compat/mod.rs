@@ -1,4 +1,5 @@
-//! Beside other systems, on their own keys and in their own bytes. Their words are spoken here and nowhere else.
+//! Stores and clients that share the keys of other systems, in the formats of those systems.
+//! The vocabulary of those systems is used in this module only.
 
 pub mod actionhero;
 mod redis_in_action;
@@ -21,7 +22,7 @@ pub use self::schedule::{
     SortedSetSchedule, SortedSetScheduleBuilder,
 };
 
-/// Whose keys a URL names.
+/// A system whose keys duly can share; selected by the scheme of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignSystem {
     Sidekiq,
@@ -32,27 +33,27 @@ pub(crate) enum ForeignSystem {
 impl ForeignSystem {
     const ALL: [ForeignSystem; 3] = [ForeignSystem::Sidekiq, ForeignSystem::ActionHero, ForeignSystem::RedisInAction];
 
-    /// Opens a store on its keys. Boxed: the types are too deep to become a part of every caller's.
-    pub(crate) async fn open(self, place: RedisUrl, options: &StoreOptions) -> Result<Arc<dyn Store>> {
+    /// Opens a store on the keys of this system. The futures are boxed to keep the callers' futures small.
+    pub(crate) async fn open(self, server: RedisUrl, options: &StoreOptions) -> Result<Arc<dyn Store>> {
         Ok(match self {
-            ForeignSystem::Sidekiq => Arc::new(Box::pin(Sidekiq::open(place, options)).await?),
-            ForeignSystem::ActionHero => Arc::new(Box::pin(ActionHero::open(place, options)).await?),
-            ForeignSystem::RedisInAction => Arc::new(Box::pin(RedisInAction::open(place, options)).await?),
+            ForeignSystem::Sidekiq => Arc::new(Box::pin(Sidekiq::open(server, options)).await?),
+            ForeignSystem::ActionHero => Arc::new(Box::pin(ActionHero::open(server, options)).await?),
+            ForeignSystem::RedisInAction => Arc::new(Box::pin(RedisInAction::open(server, options)).await?),
         })
     }
 
-    /// Its habits are the default where it keeps jobs too.
+    /// Replaces duly's defaults with the defaults of this system.
     pub(crate) fn apply_defaults(self, options: &mut StoreOptions) {
         if self == ForeignSystem::Sidekiq {
             options.fourth_power_backoff = true;
-            // Nothing is left of a done job, unless somebody wants it to.
+            // Sidekiq deletes a job when it is done.
             if options.keep == DEFAULT_KEEP {
                 options.keep = Duration::ZERO;
             }
         }
     }
 
-    /// The scheme of its URLs; with an `s` behind it over TLS.
+    /// Returns the URL scheme; a trailing `s` selects TLS.
     pub(crate) fn scheme(self) -> &'static str {
         match self {
             ForeignSystem::Sidekiq => "sidekiq",
@@ -61,7 +62,7 @@ impl ForeignSystem {
         }
     }
 
-    /// Options of its URLs beside those of every server.
+    /// Returns the URL options that only this system has.
     pub(crate) fn url_options(self) -> &'static [&'static str] {
         match self {
             ForeignSystem::Sidekiq => sidekiq::URL_OPTIONS,
@@ -70,7 +71,7 @@ impl ForeignSystem {
         }
     }
 
-    /// The system and the place that stand before the `?`; `None` if the scheme is none of these.
+    /// Parses the part of a URL before the `?`. Returns `None` if the scheme belongs to none of these systems.
     pub(crate) fn parse(url: &str) -> Result<Option<(ForeignSystem, RedisUrl)>> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
@@ -85,16 +86,16 @@ impl ForeignSystem {
         };
         if shape == "+cluster" {
             let reason = format!(
-                "{scheme}:// is not possible: keys of {} are spread over a Cluster, and no step of duly's could touch two of them",
+                "{scheme}:// is not supported: keys of {} are spread over a Cluster, but each operation needs several of them",
                 system.scheme()
             );
             return Err(Error::invalid("store", reason));
         }
-        let place = RedisUrl::parse(&format!("redis{tls}{shape}://{rest}"))?;
-        Ok(place.map(|place| (system, place)))
+        let server = RedisUrl::parse(&format!("redis{tls}{shape}://{rest}"))?;
+        Ok(server.map(|server| (system, server)))
     }
 
-    /// What a user of the server must be allowed, where that is known.
+    /// Returns the ACL rules that a user of the server needs, if they are known for this system.
     pub(crate) fn acl_rules(self, options: &StoreOptions) -> Result<Option<String>> {
         match self {
             ForeignSystem::Sidekiq => Sidekiq::acl_rules(options).map(Some),
@@ -102,25 +103,25 @@ impl ForeignSystem {
         }
     }
 
-    /// The URL of a place, for people.
-    pub(crate) fn display_url(self, place: &RedisUrl) -> String {
-        let url = format!("{place:?}");
+    /// Returns the URL of a server without credentials, for display.
+    pub(crate) fn display_url(self, server: &RedisUrl) -> String {
+        let url = format!("{server:?}");
         format!("{}{}", self.scheme(), url.strip_prefix("redis").unwrap_or(&url))
     }
 }
 
-/// An option of a URL, by its name.
+/// Returns the value of a URL option; the last one wins.
 fn url_option<'o>(options: &'o [(String, String)], name: &str) -> Option<&'o str> {
-    options.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    options.iter().rev().find(|(option, _)| option == name).map(|(_, value)| value.as_str())
 }
 
-/// Refuses an option that nothing here keeps to: whoever asks for it must not believe that a failover loses nothing.
-fn reject_replicas(options: &StoreOptions, what: &str) -> Result<()> {
+/// Rejects the `replicas` option: accepting it would promise that a failover loses nothing.
+fn reject_replicas(options: &StoreOptions, subject: &str) -> Result<()> {
     match options.replicas {
         0 => Ok(()),
         _ => {
             let reason = format!(
-                "{what} does not wait for replicas: a failover may lose what the new master had not received. Leave it out of this URL"
+                "{subject} does not wait for replicas: a failover may lose writes that the new master has not received; remove `replicas` from this URL"
             );
             Err(Error::invalid("replicas", reason))
         }
@@ -133,16 +134,16 @@ mod tests {
 
     #[test]
     fn parse_returns_system_and_server_url() {
-        let shown = |url: &str| {
-            let (system, place) = ForeignSystem::parse(url).expect("good").expect("one of these");
-            system.display_url(&place)
+        let displayed = |url: &str| {
+            let (system, server) = ForeignSystem::parse(url).expect("valid").expect("a foreign system");
+            system.display_url(&server)
         };
-        assert_eq!(shown("sidekiq://me:secret@h/3"), "sidekiq://h:6379/3");
-        assert_eq!(shown("sidekiqs://h"), "sidekiqs://h:6379");
-        assert_eq!(shown("sidekiq+sentinel://a,b/m"), "sidekiq+sentinel://a:26379,b:26379/m");
-        assert_eq!(shown("redis-in-actions://h/1"), "redis-in-actions://h:6379/1");
-        assert!(ForeignSystem::parse("redis://h").expect("good").is_none());
-        let refused = ForeignSystem::parse("sidekiq+cluster://h").expect_err("refused").to_string();
-        assert!(refused.contains("spread over a Cluster"), "{refused}");
+        assert_eq!(displayed("sidekiq://me:secret@h/3"), "sidekiq://h:6379/3");
+        assert_eq!(displayed("sidekiqs://h"), "sidekiqs://h:6379");
+        assert_eq!(displayed("sidekiq+sentinel://a,b/m"), "sidekiq+sentinel://a:26379,b:26379/m");
+        assert_eq!(displayed("redis-in-actions://h/1"), "redis-in-actions://h:6379/1");
+        assert!(ForeignSystem::parse("redis://h").expect("valid").is_none());
+        let error = ForeignSystem::parse("sidekiq+cluster://h").expect_err("rejected").to_string();
+        assert!(error.contains("spread over a Cluster"), "{error}");
     }
 }

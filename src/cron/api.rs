@@ -1,6 +1,6 @@
-//! Cron rules as programs see them: put, changed, applied as a whole, looked at, paused, triggered.
+//! The API of cron rules: put, apply, list, pause, trigger.
 //!
-//! Whatever changes a rule reads it, decides, and puts it back if it is still as it was: of two that do so at once, one looks again.
+//! Every change reads the rule, decides, and writes it back only if it is unchanged; otherwise it starts over.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,12 +15,12 @@ use crate::job::JobId;
 use crate::job::push::{Push, PushResult, check_name};
 use crate::store::{CronRecord, PutCron, PutCronResult};
 
-/// Most rules of a store that can be listed or applied at once.
+/// Maximum rules of a store that can be listed or applied at once.
 pub const CRONS_MAX: usize = 100_000;
-/// How often a change is tried again because somebody else has changed the rule meanwhile.
+/// Maximum tries of a change that collides with concurrent changes.
 const UPDATE_TRIES_MAX: u32 = 20;
 
-/// A rule to be; made by [`Duly::cron`].
+/// A cron rule under construction; created by [`Duly::cron`].
 #[must_use = "call `push`"]
 pub struct Cron {
     duly: Duly,
@@ -33,33 +33,33 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// The time zone in which the pattern is meant (default UTC).
+    /// Sets the time zone of the pattern (default UTC).
     pub fn tz(mut self, tz: impl Into<String>) -> Self {
         self.tz = Some(tz.into());
         self
     }
 
-    /// What becomes of ticks at which nobody was there to fire (default: once).
+    /// Sets what happens to ticks that no node fired in time (default: once).
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// What a tick does while the job of an earlier one has not ended (default: allow).
+    /// Sets what a tick does while the job of an earlier tick is unfinished (default: allow).
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
         self
     }
 
-    /// Each job is due so much later than its tick at most: spreads rules that share a time.
+    /// Sets the maximum delay of a job after its tick, to spread rules with the same time.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// Keeps the rule: from now on it pushes this job at each of its times.
+    /// Stores the rule, which pushes this job at each of its times from now on.
     ///
-    /// The same rule again changes nothing; another under the same name takes its place, and loses no tick that is due.
+    /// Storing the same rule again is a no-op. A different rule with the same name replaces it and keeps its due tick.
     pub async fn push(self, job: impl Into<Push>) -> Result<CronRecord> {
         let rule = CronRule::new(self.name, self.pattern, job)?;
         let rule = rule.missed(self.missed).overlap(self.overlap).jitter(self.jitter);
@@ -72,26 +72,26 @@ impl Cron {
     }
 }
 
-/// What is done with a rule.
+/// The change of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum CronChange {
-    /// It is new.
+    /// The rule is added.
     Add,
-    /// It was another one.
+    /// The rule replaces a different one with the same name.
     Update,
-    /// It goes.
+    /// The rule is removed.
     Remove,
-    /// Nothing: it is there already.
+    /// The rule exists already.
     Unchanged,
 }
 
-/// What has been, or would be, done to make the rules of a store those that were given; by name.
+/// Changes that make the rules of a store equal to the given ones, by name.
 pub type CronChanges = BTreeMap<String, CronChange>;
 
 impl Duly {
-    /// A rule that pushes a job at each time of a pattern, to be completed with [`Cron::push`].
+    /// Starts a rule that pushes a job at each time of a pattern. Complete it with [`Cron::push`].
     ///
     /// ```
     /// # use duly::{Duly, Push};
@@ -115,14 +115,14 @@ impl Duly {
         }
     }
 
-    /// Keeps a rule as it is given. The same rule again changes nothing; whether it is paused stays as it is.
+    /// Stores a rule. Storing the same rule again is a no-op. A paused rule stays paused.
     pub async fn put_cron(&self, rule: CronRule) -> Result<CronRecord> {
         self.put_cron_if(rule, |_| Ok::<(), Error>(())).await
     }
 
-    /// As [`Duly::put_cron`], but only if `condition` accepts the stored rule, or `None` if there is none yet.
+    /// Like [`Duly::put_cron`], but only if `condition` accepts the stored rule, or `None` if there is none yet.
     ///
-    /// The check and the write are atomic. Returns the condition's error if it refuses the change.
+    /// The check and the write are atomic. Returns the error of `condition` if it rejects the change.
     pub async fn put_cron_if<E: From<Error>>(
         &self,
         rule: CronRule,
@@ -133,10 +133,10 @@ impl Duly {
             Some(found) if found.rule == rule => Ok(None),
             Some(found) => {
                 let next = next_tick(&schedule, &found, now).filter(|_| !found.paused);
-                // A tick that waits for another job goes on waiting only if the rule still says so.
+                // A waiting tick keeps waiting only if the new rule waits too, in the same queue.
                 let waits = matches!(rule.overlap, Overlap::Queue | Overlap::Replace) && found.rule.queue == rule.queue;
-                let held = found.waiting && waits;
-                Ok(Some(CronRecord { rule: rule.clone(), next, waiting: held, ..found }))
+                let waiting = found.waiting && waits;
+                Ok(Some(CronRecord { rule: rule.clone(), next, waiting, ..found }))
             }
             None => {
                 let next = first_tick(&schedule, None, now);
@@ -146,7 +146,7 @@ impl Duly {
         self.update_cron(&rule.name, |found, now| condition(found.as_ref()).and_then(|()| put(found, now))).await
     }
 
-    /// All rules, by name; at most [`CRONS_MAX`].
+    /// Returns all rules by name, at most [`CRONS_MAX`].
     pub async fn crons(&self) -> Result<Vec<CronRecord>> {
         let mut found = BTreeMap::new();
         let mut cursor: Option<String> = None;
@@ -154,7 +154,7 @@ impl Duly {
             let page = self.store.crons(None, cursor.as_deref()).await?;
             found.extend(page.rules.into_iter().map(|record| (record.rule.name.clone(), record)));
             if found.len() > CRONS_MAX {
-                return Err(Error::invalid("crons", format!("there are more than {CRONS_MAX} rules")));
+                return Err(Error::invalid("crons", format!("the store has more than {CRONS_MAX} rules")));
             }
             match page.next_cursor {
                 Some(next) => cursor = Some(next),
@@ -163,13 +163,13 @@ impl Duly {
         }
     }
 
-    /// One rule.
+    /// Returns one rule.
     pub async fn get_cron(&self, name: &str) -> Result<Option<CronRecord>> {
         check_name("cron", name)?;
         self.store.cron(name).await
     }
 
-    /// Deletes a rule. Jobs that it has pushed stay.
+    /// Deletes a rule. The jobs that it has pushed stay.
     pub async fn remove_cron(&self, name: &str) -> Result<()> {
         check_name("cron", name)?;
         match self.store.remove_cron(name).await? {
@@ -178,7 +178,7 @@ impl Duly {
         }
     }
 
-    /// Lets a rule fire no more until it is resumed. Ticks of that time are not made up for.
+    /// Pauses a rule until it is resumed. Ticks during the pause do not count as missed.
     pub async fn pause_cron(&self, name: &str) -> Result<CronRecord> {
         self.update_cron(name, |found, _| {
             let found = found.ok_or_else(|| cron_not_found(name))?;
@@ -187,7 +187,7 @@ impl Duly {
         .await
     }
 
-    /// Lets a paused rule fire again, from its next time on.
+    /// Resumes a paused rule from its next time on.
     pub async fn resume_cron(&self, name: &str) -> Result<CronRecord> {
         self.update_cron(name, |found, now| {
             let found = found.ok_or_else(|| cron_not_found(name))?;
@@ -200,14 +200,14 @@ impl Duly {
         .await
     }
 
-    /// Pushes the job of a rule now, also of a paused one; its ticks stay as they are.
+    /// Pushes the job of a rule now, even if the rule is paused. Its ticks do not change.
     ///
-    /// If the rule lets no two of its jobs overlap and one has not ended, nothing is pushed, and that one is named.
+    /// If the rule forbids overlap and one of its jobs is unfinished, nothing is pushed and that job is returned.
     pub async fn trigger_cron(&self, name: &str) -> Result<PushResult> {
         self.trigger_cron_with_id(name, None).await
     }
 
-    /// As [`Duly::trigger_cron`], with an id for the job: a second call with the same id pushes nothing.
+    /// Like [`Duly::trigger_cron`], with an id for the job: a second call with the same id pushes nothing.
     pub async fn trigger_cron_with_id(&self, name: &str, id: Option<JobId>) -> Result<PushResult> {
         let record = self.get_cron(name).await?.ok_or_else(|| cron_not_found(name))?;
         let job = record.rule.to_push();
@@ -218,7 +218,7 @@ impl Duly {
         .await
     }
 
-    /// What would be done to make the rules of the store these: add, change, and remove what is not among them if `prune` says so.
+    /// Returns the changes that would make the rules of the store equal to these. `prune` also removes all other rules.
     pub async fn diff_crons(&self, rules: &[CronRule], prune: bool) -> Result<CronChanges> {
         let found: BTreeMap<String, CronRecord> =
             self.crons().await?.into_iter().map(|record| (record.rule.name.clone(), record)).collect();
@@ -231,7 +231,7 @@ impl Duly {
                 Some(_) => CronChange::Update,
             };
             if changes.insert(rule.name.clone(), change).is_some() {
-                return Err(Error::invalid("crons", format!("{} is named twice", rule.name)));
+                return Err(Error::invalid("crons", format!("{} is given twice", rule.name)));
             }
         }
         for name in found.into_keys().filter(|_| prune) {
@@ -240,22 +240,22 @@ impl Duly {
         Ok(changes)
     }
 
-    /// Makes the rules of the store these: adds, changes, and removes what is not among them if `prune` says so.
+    /// Makes the rules of the store equal to these. `prune` also removes all other rules.
     ///
-    /// Not one step for all: broken off half-way, it is done by doing it again.
+    /// Not atomic: if it fails half-way, call it again.
     pub async fn apply_crons(&self, rules: &[CronRule], prune: bool) -> Result<CronChanges> {
         let changes = self.diff_crons(rules, prune).await?;
         for rule in rules.iter().filter(|rule| changes.get(&rule.name) != Some(&CronChange::Unchanged)) {
             self.put_cron(rule.clone()).await?;
         }
         for (name, _) in changes.iter().filter(|(_, change)| **change == CronChange::Remove) {
-            // Somebody may have been quicker.
+            // Another client may have removed it already.
             self.store.remove_cron(name).await?;
         }
         Ok(changes)
     }
 
-    /// Reads a rule, decides, and puts it back unless it has changed meanwhile. `None` of the decision leaves it as it is.
+    /// Reads a rule, decides, and writes it back unless it has changed. If `decide` returns `None`, the rule stays.
     async fn update_cron<E: From<Error>>(
         &self,
         name: &str,
@@ -264,22 +264,22 @@ impl Duly {
         check_name("cron", name)?;
         for _ in 0..UPDATE_TRIES_MAX {
             let found = self.store.cron(name).await?;
-            let (was, now) = (found.as_ref().map(|found| found.revision), self.store.now());
+            let (revision, now) = (found.as_ref().map(|found| found.revision), self.store.now());
             let Some(mut record) = decide(found.clone(), now)? else {
                 return found.ok_or_else(|| cron_not_found(name).into());
             };
-            // Grows also over a rule that was deleted, as long as the clock does.
-            record.revision = to_micros(now).unsigned_abs().max(was.map_or(0, |was| was + 1));
-            match self.store.put_cron(PutCron { record: record.clone(), expected_revision: was }).await? {
+            // Based on the clock, so that it also grows over a deleted rule.
+            record.revision = to_micros(now).unsigned_abs().max(revision.map_or(0, |revision| revision + 1));
+            match self.store.put_cron(PutCron { record: record.clone(), expected_revision: revision }).await? {
                 PutCronResult::Applied => return Ok(record),
                 PutCronResult::Stale => {}
                 PutCronResult::Moving => {
-                    let said = "is moving to another store: let that end, then change it there";
-                    return Err(Error::Conflict(format!("the queue of cron rule {name} {said}")).into());
+                    let reason = "is moving to another store; wait until that has finished, then change the rule there";
+                    return Err(Error::Conflict(format!("the queue of cron rule {name} {reason}")).into());
                 }
             }
         }
-        Err(Error::Conflict(format!("cron rule {name} is changed by others all the time")).into())
+        Err(Error::Conflict(format!("gave up updating cron rule {name}: too many concurrent changes")).into())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a pattern or a zone, shown at its place, with what would be right.
+//! Errors of patterns and time zones: they point at the wrong field and suggest valid input.
 
 use croner::errors::CronError;
 
@@ -14,44 +14,45 @@ const FIELDS: [(&str, &str); 6] = [
     ("month", "1-12 or JAN-DEC"),
     ("day of the week", "0-7 or SUN-SAT"),
 ];
-/// Most zones that are suggested.
+/// Maximum suggested time zones.
 const SUGGESTIONS_MAX: usize = 3;
-/// Two names that differ in more letters are not alike.
+/// Maximum edit distance of similar names.
 const EDIT_DISTANCE_MAX: usize = 3;
 /// Longer names are not compared.
 const ZONE_BYTES_MAX: usize = 64;
 
-/// The error of a pattern, with a mark under the field that is wrong, if it is one.
+/// Returns the error of an invalid pattern, with a marker under the invalid field if there is one.
 pub(super) fn invalid_pattern(pattern: &str, error: &CronError) -> Error {
     let fields: Vec<(usize, &str)> = split_fields(pattern);
-    let shown = |reason: String| Error::invalid("pattern", reason);
+    let invalid = |reason: String| Error::invalid("pattern", reason);
     if fields.is_empty() {
-        return shown("is empty; write five fields, such as '0 3 * * *' for every day at 03:00".to_owned());
+        return invalid("is empty; use five fields, such as '0 3 * * *' for every day at 03:00".to_owned());
     }
     if !(5..=6).contains(&fields.len()) {
-        return shown(format!(
-            "{pattern:?} has {} fields; write five (minute hour day month weekday), or six with seconds in front",
+        return invalid(format!(
+            "{pattern:?} has {} fields; use five (minute hour day month weekday), or six with seconds first",
             fields.len()
         ));
     }
     let first = 6 - fields.len();
-    let wrong = fields.iter().enumerate().find(|(at, (_, field))| !is_valid_field(first + at, field));
-    let Some((at, (from, field))) = wrong else {
-        return shown(format!("{pattern:?}: {error}"));
+    let wrong = fields.iter().enumerate().find(|(index, (_, field))| !is_valid_field(first + index, field));
+    let Some((index, (start, field))) = wrong else {
+        return invalid(format!("{pattern:?}: {error}"));
     };
-    let (name, range) = FIELDS[first + at];
-    // Marks stand under characters, however many bytes those have.
-    let indent = " ".repeat(pattern[..*from].chars().count());
-    let mark = "^".repeat(field.chars().count());
-    shown(format!(
-        "the {name} {field:?} is wrong; it can be {range}, *, a list (1,15), a range (1-5) or steps (*/10)\n  {}\n  {indent}{mark}",
+    let (name, range) = FIELDS[first + index];
+    // Counted in characters, which may have several bytes.
+    let indent = " ".repeat(pattern[..*start].chars().count());
+    let marker = "^".repeat(field.chars().count());
+    invalid(format!(
+        "invalid {name} {field:?}; use {range}, *, a list (1,15), a range (1-5) or steps (*/10)\n  {}\n  \
+         {indent}{marker}",
         pattern.replace(char::is_control, " ")
     ))
 }
 
-/// A pattern that is well written and never matches.
+/// Returns the error of a valid pattern that never matches.
 pub(super) fn pattern_never_matches(pattern: &str) -> Error {
-    Error::invalid("pattern", format!("{pattern:?} never matches: no such day exists (as 31 February does not)"))
+    Error::invalid("pattern", format!("{pattern:?} never matches: there is no such day (such as 31 February)"))
 }
 
 fn split_fields(pattern: &str) -> Vec<(usize, &str)> {
@@ -59,49 +60,49 @@ fn split_fields(pattern: &str) -> Vec<(usize, &str)> {
     pattern.split_whitespace().map(|field| (field.as_ptr() as usize - start, field)).collect()
 }
 
-/// Whether this is a field that can stand at this place.
-fn is_valid_field(at: usize, field: &str) -> bool {
-    let all: Vec<&str> = (0..6).map(|other| if other == at { field } else { "*" }).collect();
+/// Returns whether the field is valid at this position.
+fn is_valid_field(index: usize, field: &str) -> bool {
+    let all: Vec<&str> = (0..6).map(|other| if other == index { field } else { "*" }).collect();
     parser().parse(&all.join(" ")).is_ok()
 }
 
-/// The error of a zone that nobody knows, with those that it may have been meant to be.
+/// Returns the error of an unknown time zone, with suggestions.
 pub(super) fn unknown_zone(name: &str) -> Error {
-    let known: Vec<String> = jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect();
-    if known.is_empty() {
-        let reason = format!("{name:?}: this machine has no time zones; install the package tzdata, or write UTC");
+    let zones: Vec<String> = jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect();
+    if zones.is_empty() {
+        let reason = format!("{name:?}: this machine has no time zones; install the package tzdata, or use UTC");
         return Error::invalid("tz", reason);
     }
-    let alike = similar_zones(name, &known);
+    let similar = similar_zones(name, &zones);
     let shown: String = name.chars().take(ZONE_BYTES_MAX).collect();
-    let hint = match alike.is_empty() {
-        true => "write one as Europe/Berlin, America/New_York or UTC".to_owned(),
-        false => format!("did you mean {}?", alike.join(" or ")),
+    let hint = match similar.is_empty() {
+        true => "use a name such as Europe/Berlin, America/New_York or UTC".to_owned(),
+        false => format!("did you mean {}?", similar.join(" or ")),
     };
-    Error::invalid("tz", format!("{shown:?} is no time zone; {hint}"))
+    Error::invalid("tz", format!("unknown time zone {shown:?}; {hint}"))
 }
 
-fn similar_zones(name: &str, known: &[String]) -> Vec<String> {
+fn similar_zones(name: &str, zones: &[String]) -> Vec<String> {
     if name.is_empty() || name.len() > ZONE_BYTES_MAX {
         return Vec::new();
     }
     let name = name.to_lowercase().replace(' ', "_");
     let city = |zone: &str| zone.rsplit('/').next().unwrap_or(zone).to_owned();
-    let mut near: Vec<(usize, &String)> = Vec::new();
-    for zone in known {
+    let mut similar: Vec<(usize, &String)> = Vec::new();
+    for zone in zones {
         let whole = zone.to_lowercase();
-        let far = edit_distance(&name, &whole)
+        let distance = edit_distance(&name, &whole)
             .min(edit_distance(&name, &city(&whole)))
             .min(edit_distance(&city(&name), &city(&whole)));
-        if far <= EDIT_DISTANCE_MAX.min(city(&name).len() / 4) {
-            near.push((far, zone));
+        if distance <= EDIT_DISTANCE_MAX.min(city(&name).len() / 4) {
+            similar.push((distance, zone));
         }
     }
-    near.sort();
-    near.into_iter().take(SUGGESTIONS_MAX).map(|(_, zone)| zone.clone()).collect()
+    similar.sort();
+    similar.into_iter().take(SUGGESTIONS_MAX).map(|(_, zone)| zone.clone()).collect()
 }
 
-/// How many letters must be put in, taken out or changed to make one text the other.
+/// Returns the Levenshtein distance of two texts.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -109,9 +110,9 @@ fn edit_distance(a: &str, b: &str) -> usize {
         let mut corner = i;
         row[0] = i + 1;
         for (j, to) in b.iter().enumerate() {
-            let changed = corner + usize::from(from != *to);
+            let replaced = corner + usize::from(from != *to);
             corner = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
+            row[j + 1] = replaced.min(row[j] + 1).min(corner + 1);
         }
     }
     row[b.len()]
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn invalid_field_is_marked() {
-        assert!(error_message("0 25 * * *").contains("the hour \"25\" is wrong"), "{}", error_message("0 25 * * *"));
+        assert!(error_message("0 25 * * *").contains("invalid hour \"25\""), "{}", error_message("0 25 * * *"));
         assert!(error_message("0 25 * * *").ends_with("\n  0 25 * * *\n    ^^"), "{}", error_message("0 25 * * *"));
         assert!(error_message("61 0 25 * * *").contains("second"), "{}", error_message("61 0 25 * * *"));
         assert!(error_message("0 0 * * FOO").contains("day of the week"), "{}", error_message("0 0 * * FOO"));
@@ -150,10 +151,10 @@ mod tests {
 
     #[test]
     fn misspelled_zone_gets_suggestions() {
-        let told = |zone| Schedule::parse("0 3 * * *", zone).expect_err("no such zone").to_string();
-        assert!(told("Europe/Berlni").contains("Europe/Berlin"), "{}", told("Europe/Berlni"));
-        assert!(told("Berlin").contains("Europe/Berlin"), "{}", told("Berlin"));
-        assert!(told("New York").contains("America/New_York"), "{}", told("New York"));
-        assert!(told("Middle-earth/Bree").contains("Europe/Berlin"), "says how one looks");
+        let message = |zone| Schedule::parse("0 3 * * *", zone).expect_err("no such zone").to_string();
+        assert!(message("Europe/Berlni").contains("Europe/Berlin"), "{}", message("Europe/Berlni"));
+        assert!(message("Berlin").contains("Europe/Berlin"), "{}", message("Berlin"));
+        assert!(message("New York").contains("America/New_York"), "{}", message("New York"));
+        assert!(message("Middle-earth/Bree").contains("Europe/Berlin"), "shows an example");
     }
 }

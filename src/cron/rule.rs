@@ -1,4 +1,4 @@
-//! A cron rule: what it pushes, when, and what it does about runs that were missed or still go. Pure data.
+//! Cron rules: their jobs, their pattern, and how they treat missed ticks and overlap. Pure data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,48 +14,48 @@ use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, check_name};
 use crate::job::{JobId, Priority};
 
-/// Longest args of a rule, in bytes of JSON text: many rules may fire in one step.
+/// Maximum length of the args of a rule, in bytes of JSON text. Many rules may fire in one request.
 pub const CRON_ARGS_BYTES_MAX: usize = 64 * 1024;
-/// Longest jitter of a rule.
+/// Maximum jitter of a rule.
 pub const JITTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The format of the text in which stores keep a rule.
+/// The version of the JSON format in which stores keep a rule.
 const FORMAT: u32 = 1;
-/// How unique keys of jobs of rules begin.
+/// Prefix of the unique keys of jobs that rules push.
 const UNIQUE_KEY_PREFIX: &str = "cron:";
 
-/// What becomes of ticks at which nobody was there to fire.
+/// The treatment of ticks that no node fired in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// They are left out.
+    /// They are skipped.
     Skip,
-    /// The newest of them is fired: one run makes up for all.
+    /// Only the newest of them fires.
     #[default]
     Once,
-    /// So many of the newest are fired, each as a job; at most [`MISSED_MAX`].
+    /// This many of the newest fire, each as one job; at most [`MISSED_TICKS_MAX`](crate::bounds::MISSED_TICKS_MAX).
     All(u32),
 }
 
-/// What a tick does while the job of an earlier one has not ended.
+/// The behaviour of a tick while the job of an earlier tick is unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
-    /// It pushes its job all the same.
+    /// Pushes its job anyway.
     #[default]
     Allow,
-    /// It is left out.
+    /// Is skipped.
     Skip,
-    /// It waits for the end of that job. One tick waits at most: those that come meanwhile are left out.
+    /// Waits until that job has finished. At most one tick waits; further ticks are skipped.
     Queue,
-    /// It puts an end to that job: one that waits is removed, a running one cancelled; then it pushes its own.
+    /// Removes that job, or cancels it if it is running, and then pushes its own.
     Replace,
 }
 
 impl Overlap {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Overlap; 4] = [Overlap::Allow, Overlap::Skip, Overlap::Queue, Overlap::Replace];
 
-    /// In one word.
+    /// Returns the variant in one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -77,8 +77,8 @@ impl FromStr for Overlap {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let known = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == text);
-        known.ok_or_else(|| Error::invalid("overlap", format!("{text:?} is none of allow, skip, queue, replace")))
+        let found = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == text);
+        found.ok_or_else(|| Error::invalid("overlap", format!("{text:?} is none of allow, skip, queue and replace")))
     }
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Missed {
         match self {
             Missed::Skip => f.pad("skip"),
             Missed::Once => f.pad("once"),
-            Missed::All(most) => f.pad(&format!("all:{most}")),
+            Missed::All(max) => f.pad(&format!("all:{max}")),
         }
     }
 }
@@ -96,7 +96,7 @@ impl FromStr for Missed {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = |most: &str| most.parse().ok().filter(|most| (1..=MISSED_TICKS_MAX).contains(most)).map(Missed::All);
+        let all = |max: &str| max.parse().ok().filter(|max| (1..=MISSED_TICKS_MAX).contains(max)).map(Missed::All);
         match text {
             "skip" => Some(Missed::Skip),
             "once" => Some(Missed::Once),
@@ -106,7 +106,7 @@ impl FromStr for Missed {
         .ok_or_else(|| {
             Error::invalid(
                 "missed",
-                format!("{text:?} is none of skip, once, all:N with N from 1 to {MISSED_TICKS_MAX}"),
+                format!("{text:?} is none of skip, once and all:N with N from 1 to {MISSED_TICKS_MAX}"),
             )
         })
     }
@@ -116,62 +116,62 @@ impl FromStr for Missed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CronRule {
-    /// Its name, of which a store has one.
+    /// Its name, unique in the store.
     pub name: String,
-    /// When: five fields, or six with seconds in front.
+    /// The pattern: five fields, or six with seconds first.
     pub pattern: String,
-    /// The time zone in which the pattern is meant.
+    /// The time zone of the pattern.
     pub tz: String,
-    /// The queue of its jobs. Nodes that work this queue fire the rule.
+    /// The queue of its jobs. Nodes that work on this queue fire the rule.
     pub queue: String,
     /// The kind of its jobs.
     pub kind: String,
-    /// What their handler gets, as JSON text.
+    /// The args of its jobs, as JSON text.
     #[serde(serialize_with = "crate::job::args_as_json")]
     pub args: String,
-    /// Their priority.
+    /// The priority of its jobs.
     pub priority: Priority,
-    /// How many attempts of one may fail.
+    /// How many attempts of a job may fail.
     pub max_attempts: u32,
     /// How long one attempt may run.
     #[serde(serialize_with = "crate::job::as_millis")]
     pub timeout: Duration,
-    /// How long one stays once it is done; `None`: as the store was opened by who fires.
+    /// How long a job is kept once it is done; `None` means the default of the node that fires the rule.
     #[serde(serialize_with = "as_millis_option")]
     pub keep: Option<Duration>,
-    /// Words to find them by.
+    /// Tags of its jobs.
     pub tags: Vec<String>,
-    /// What becomes of ticks at which nobody was there.
+    /// The treatment of ticks that no node fired in time.
     #[serde(serialize_with = "as_text")]
     pub missed: Missed,
-    /// What a tick does while the job of an earlier one has not ended.
+    /// The behaviour of a tick while the job of an earlier tick is unfinished.
     #[serde(serialize_with = "as_text")]
     pub overlap: Overlap,
-    /// Each job is due so much later than its tick at most: spreads rules that share a time. The same tick has the same delay.
+    /// Maximum delay of a job after its tick, to spread rules with the same time. Each tick has a fixed delay.
     #[serde(serialize_with = "crate::job::as_millis")]
     pub jitter: Duration,
 }
 
 impl CronRule {
-    /// A rule that pushes this job at each time of the pattern, in UTC unless [`CronRule::tz`] says otherwise.
+    /// Returns a rule that pushes this job at each time of the pattern, in UTC unless [`CronRule::tz`] is set.
     ///
-    /// The job may have everything but an id, a due moment, a unique key and a trace: those are the rule's own.
+    /// The job must not have an id, a due time, a unique key or a trace context: each tick sets these itself.
     pub fn new(name: impl Into<String>, pattern: impl Into<String>, job: impl Into<Push>) -> Result<Self> {
         let job: Push = job.into();
-        let own = |what: &str| {
-            Err(Error::invalid("job", format!("of a rule has no {what} of its own: each tick gives it one")))
+        let reserved = |field: &str| {
+            Err(Error::invalid("job", format!("must not have {field} in a cron rule; each tick sets it")))
         };
         if !job.has_fresh_id {
-            return own("id");
+            return reserved("an id");
         }
         if job.due != Due::Now {
-            return own("due moment");
+            return reserved("a due time");
         }
         if job.unique.is_some() {
-            return own("unique key (see overlap)");
+            return reserved("a unique key (see overlap)");
         }
         if job.traceparent.is_some() {
-            return own("trace");
+            return reserved("a trace context");
         }
         job.check()?;
         Ok(CronRule {
@@ -192,40 +192,40 @@ impl CronRule {
         })
     }
 
-    /// The time zone in which the pattern is meant.
+    /// Sets the time zone of the pattern.
     #[must_use]
     pub fn tz(mut self, tz: impl Into<String>) -> Self {
         self.tz = tz.into();
         self
     }
 
-    /// What becomes of ticks at which nobody was there to fire (default: once).
+    /// Sets what happens to ticks that no node fired in time (default: once).
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// What a tick does while the job of an earlier one has not ended (default: allow).
+    /// Sets what a tick does while the job of an earlier tick is unfinished (default: allow).
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
         self
     }
 
-    /// Each job is due so much later than its tick at most.
+    /// Sets the maximum delay of a job after its tick.
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The moments of its pattern.
+    /// Parses the pattern and the time zone.
     pub fn schedule(&self) -> Result<Schedule> {
         Schedule::parse(&self.pattern, &self.tz)
     }
 
-    /// Everything that can be wrong with a rule before a store sees it.
+    /// Validates everything that does not depend on the store.
     pub(crate) fn check(&self) -> Result<Schedule> {
         check_name("cron", &self.name)?;
         if self.args.len() > CRON_ARGS_BYTES_MAX {
@@ -235,16 +235,16 @@ impl CronRule {
         if self.jitter > JITTER_MAX {
             return Err(Error::invalid("jitter", "must be at most 24 h"));
         }
-        if let Missed::All(most) = self.missed
-            && !(1..=MISSED_TICKS_MAX).contains(&most)
+        if let Missed::All(max) = self.missed
+            && !(1..=MISSED_TICKS_MAX).contains(&max)
         {
-            return Err(Error::invalid("missed", format!("all: from 1 to {MISSED_TICKS_MAX} runs can be made up for")));
+            return Err(Error::invalid("missed", format!("all: must be from 1 to {MISSED_TICKS_MAX}")));
         }
         self.to_push().check()?;
         self.schedule()
     }
 
-    /// A job of this rule, without what its tick gives it.
+    /// Returns a job of this rule, without the parts that its tick sets.
     pub(crate) fn to_push(&self) -> Push {
         let mut push = Push::new(&self.kind, &self.args)
             .queue(&self.queue)
@@ -257,10 +257,10 @@ impl CronRule {
         push
     }
 
-    /// As stores keep it.
+    /// Serializes the rule for a store.
     pub(crate) fn to_json(&self) -> String {
         let args = RawValue::from_string(self.args.clone()).or_else(|_| RawValue::from_string("null".to_owned()));
-        let kept = args.map(|args| StoredCronRule {
+        let stored = args.map(|args| StoredCronRule {
             format: FORMAT,
             name: self.name.clone(),
             pattern: self.pattern.clone(),
@@ -277,33 +277,33 @@ impl CronRule {
             overlap: self.overlap.to_string(),
             jitter_ms: millis(self.jitter),
         });
-        kept.and_then(|kept| serde_json::to_string(&kept)).unwrap_or_default()
+        stored.and_then(|stored| serde_json::to_string(&stored)).unwrap_or_default()
     }
 
-    /// From what a store has kept; `None` if a newer version has written it, or it is damaged.
+    /// Parses a stored rule. Returns `None` if a newer version wrote it, or if it is damaged.
     pub(crate) fn from_json(text: &str) -> Option<Self> {
-        let kept: StoredCronRule = serde_json::from_str(text).ok()?;
-        (kept.format == FORMAT).then_some(())?;
+        let stored: StoredCronRule = serde_json::from_str(text).ok()?;
+        (stored.format == FORMAT).then_some(())?;
         Some(CronRule {
-            name: kept.name,
-            pattern: kept.pattern,
-            tz: kept.tz,
-            queue: kept.queue,
-            kind: kept.kind,
-            args: kept.args.get().to_owned(),
-            priority: kept.priority,
-            max_attempts: kept.max_attempts,
-            timeout: Duration::from_millis(kept.timeout_ms),
-            keep: kept.keep_ms.map(Duration::from_millis),
-            tags: kept.tags,
-            missed: kept.missed.parse().ok()?,
-            overlap: kept.overlap.parse().ok()?,
-            jitter: Duration::from_millis(kept.jitter_ms),
+            name: stored.name,
+            pattern: stored.pattern,
+            tz: stored.tz,
+            queue: stored.queue,
+            kind: stored.kind,
+            args: stored.args.get().to_owned(),
+            priority: stored.priority,
+            max_attempts: stored.max_attempts,
+            timeout: Duration::from_millis(stored.timeout_ms),
+            keep: stored.keep_ms.map(Duration::from_millis),
+            tags: stored.tags,
+            missed: stored.missed.parse().ok()?,
+            overlap: stored.overlap.parse().ok()?,
+            jitter: Duration::from_millis(stored.jitter_ms),
         })
     }
 }
 
-/// A rule as it is kept: JSON, so that a person can read it.
+/// A rule as stored: JSON, to be readable for people.
 #[derive(Serialize, Deserialize)]
 struct StoredCronRule {
     format: u32,
@@ -323,17 +323,17 @@ struct StoredCronRule {
     jitter_ms: u64,
 }
 
-/// The unique key of the jobs of a rule that lets no two run at once.
+/// Returns the unique key of the jobs of a rule that forbids overlap.
 pub(crate) fn cron_unique_key(name: &str) -> String {
     format!("{UNIQUE_KEY_PREFIX}{name}")
 }
 
-/// The rule to whose jobs this unique key belongs.
+/// Returns the rule with jobs that have this unique key.
 pub(crate) fn rule_name_from_key(key: &str) -> Option<&str> {
     key.strip_prefix(UNIQUE_KEY_PREFIX)
 }
 
-/// The id of the job of a tick: whoever fires it, it is the same job.
+/// Returns the id of the job of a tick. It does not depend on the node that fires it.
 pub(crate) fn tick_job_id(name: &str, tick: Micros) -> JobId {
     JobId::from_name(&format!("{UNIQUE_KEY_PREFIX}{name}:{tick}"))
 }
@@ -357,11 +357,11 @@ mod tests {
 
     #[test]
     fn job_of_rule_with_id_due_or_unique_key_is_rejected() {
-        let refused = |push: Push| CronRule::new("r", "* * * * *", push).expect_err("is refused").to_string();
-        assert!(refused(Push::new("mail", "{}").id(JobId::from_name("x"))).contains("id"));
-        assert!(refused(Push::new("mail", "{}").after(Duration::from_secs(1))).contains("due"));
-        assert!(refused(Push::new("mail", "{}").unique("x")).contains("unique"));
-        assert!(refused(Push::new("mail", "{")).contains("args"));
+        let rejected = |push: Push| CronRule::new("r", "* * * * *", push).expect_err("is rejected").to_string();
+        assert!(rejected(Push::new("mail", "{}").id(JobId::from_name("x"))).contains("id"));
+        assert!(rejected(Push::new("mail", "{}").after(Duration::from_secs(1))).contains("due"));
+        assert!(rejected(Push::new("mail", "{}").unique("x")).contains("unique"));
+        assert!(rejected(Push::new("mail", "{")).contains("args"));
     }
 
     #[test]
@@ -387,17 +387,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rule_survives_its_text(args in "[0-9]{1,30}|\"\\PC{0,9}\"|\\[ 1,  2\\]", tags in proptest::collection::vec("[a-z]{1,4}", 0..3),
-                                    keep in proptest::option::of(0u64..9_999_999), all in 1..=MISSED_TICKS_MAX) {
+        fn rule_survives_its_json(
+            args in "[0-9]{1,30}|\"\\PC{0,9}\"|\\[ 1,  2\\]",
+            tags in proptest::collection::vec("[a-z]{1,4}", 0..3),
+            keep in proptest::option::of(0u64..9_999_999),
+            all in 1..=MISSED_TICKS_MAX,
+        ) {
             prop_assume!(serde_json::from_str::<serde::de::IgnoredAny>(&args).is_ok());
             let mut push = Push::new("mail", args).tags(tags);
             push.keep = keep.map(Duration::from_millis);
-            let rule = CronRule::new("r", "* * * * *", push).expect("a rule").missed(Missed::All(all)).overlap(Overlap::Queue);
+            let rule = CronRule::new("r", "* * * * *", push).expect("a rule");
+            let rule = rule.missed(Missed::All(all)).overlap(Overlap::Queue);
             prop_assert_eq!(CronRule::from_json(&rule.to_json()), Some(rule));
         }
 
         #[test]
-        fn any_text_reads_or_is_left_alone(text in ".*") {
+        fn any_text_parses_or_is_rejected(text in ".*") {
             let _ = (CronRule::from_json(&text), text.parse::<Missed>(), text.parse::<Overlap>());
         }
     }

@@ -1,9 +1,9 @@
-//! When a cron rule fires: a pattern in a time zone, and the moments at which it matches. Pure: reads no clock.
+//! Schedules: the times at which a pattern matches in a time zone. Pure logic, without a clock.
 //!
-//! What happens when clocks change is croner's policy, held by the tests below:
-//! a rule for fixed times (`30 2 * * *`) fires once a day, in a gap at the first moment behind it, in a fold at the first of the two
-//! (croner knows one such time; a rule that lists several, `30 2,14 * * *`, is made of rules for each of them);
-//! a rule that repeats (`*/10 * * * *`) fires whenever the clock on the wall matches, so not in a gap, and in both halves of a fold.
+//! croner defines the behaviour at clock changes, and the tests pin it.
+//! A pattern with a fixed time (`30 2 * * *`) fires once a day: right after a gap, and at the first time in a fold.
+//! croner supports one fixed time; a pattern with several (`30 2,14 * * *`) is split into one pattern per time.
+//! A repeating pattern (`*/10 * * * *`) follows the wall clock: it does not fire in a gap, and fires twice in a fold.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,22 +18,22 @@ use crate::clock::{Micros, from_micros, to_micros};
 use crate::cron::parse_error;
 use crate::error::{Error, Result};
 
-/// Longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256;
-/// Patterns that are remembered as they were parsed.
+/// Maximum cached patterns.
 const PATTERN_CACHE_MAX: usize = 1_000;
-/// Most times of the day in one rule that are fixed: one with more repeats.
+/// Maximum fixed times in one pattern; a pattern with more counts as repeating.
 const FIXED_TIMES_MAX: usize = 64;
-/// The zone of a rule that names none.
+/// The default time zone.
 pub(crate) const UTC: &str = "UTC";
 
-/// The moments of a pattern in a time zone.
+/// The times of a pattern in a time zone.
 ///
 /// ```
-/// let daily = duly::Schedule::parse("0 3 * * *", "Europe/Berlin")?;
-/// assert_eq!(daily.in_words(), "At 03:00.");
+/// let daily = duly::cron::Schedule::parse("0 3 * * *", "Europe/Berlin")?;
+/// assert_eq!(daily.describe(), "At 03:00.");
 /// let from = std::time::UNIX_EPOCH; // 1 January 1970, 01:00 in Berlin
-/// let first = daily.after(from).next().expect("there is one");
+/// let first = daily.ticks_after(from).next().expect("there is one");
 /// assert_eq!(first, from + std::time::Duration::from_secs(2 * 3600));
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -43,23 +43,23 @@ pub struct Schedule {
     zone: TimeZone,
 }
 
-/// A pattern as it was parsed.
+/// A parsed pattern.
 #[derive(Debug)]
 struct ParsedPattern {
     cron: Cron,
-    /// One for each of the fixed times that it lists; none if it has one such time, or repeats.
+    /// One pattern per fixed time, if there are several; empty for a single time or a repeating pattern.
     fixed_times: Vec<Cron>,
 }
 
 impl ParsedPattern {
     fn parse(pattern: &str) -> Result<Self> {
         let parse = |pattern: &str| parser().parse(pattern).map_err(|e| parse_error::invalid_pattern(pattern, &e));
-        let whole = parse(pattern)?;
-        let times = split_fixed_times(pattern).iter().map(|time| parse(time)).collect::<Result<_>>()?;
-        Ok(ParsedPattern { cron: whole, fixed_times: times })
+        let cron = parse(pattern)?;
+        let fixed_times = split_fixed_times(pattern).iter().map(|time| parse(time)).collect::<Result<_>>()?;
+        Ok(ParsedPattern { cron, fixed_times })
     }
 
-    /// The first moment after this one.
+    /// Returns the first matching time after this one.
     fn next_after(&self, from: &Zoned) -> Option<Zoned> {
         let next = |cron: &Cron| cron.find_next_occurrence(from, false).ok();
         match &self.fixed_times[..] {
@@ -70,18 +70,19 @@ impl ParsedPattern {
 }
 
 impl Schedule {
-    /// From a pattern of five fields (minute, hour, day of the month, month, day of the week), or six with seconds in front,
-    /// and the name of a time zone such as `Europe/Berlin` or `UTC`.
+    /// Parses a pattern of five fields (minute, hour, day of the month, month, day of the week) or six (with seconds
+    /// first), and the name of a time zone such as `Europe/Berlin` or `UTC`.
     ///
-    /// Refuses what never matches, such as 31 February.
+    /// # Errors
+    /// Returns [`Error::Invalid`] also for patterns that never match, such as 31 February.
     pub fn parse(pattern: &str, zone: &str) -> Result<Self> {
         if pattern.len() > PATTERN_BYTES_MAX {
             let reason = format!("{} bytes long; a pattern has at most {PATTERN_BYTES_MAX}", pattern.len());
             return Err(Error::invalid("pattern", reason));
         }
         let schedule = Schedule::parse_unchecked(pattern, zone)?;
-        // From a fixed moment: what never matches after it never matches at all, for no pattern has a year. It is the days that
-        // decide, so of several times of the day one is enough.
+        // Patterns have no year, so one without a match after a given time never matches. Only the days decide, so the
+        // fixed times need not be checked separately.
         let since = Timestamp::from_second(MATCH_CHECK_START_SECS)
             .unwrap_or(Timestamp::UNIX_EPOCH)
             .to_zoned(schedule.zone.clone());
@@ -91,113 +92,113 @@ impl Schedule {
         }
     }
 
-    /// The same for what has been looked at before: not whether it ever matches, which takes longer than all the rest.
+    /// Parses a pattern that was checked before. Skips the slow check whether it ever matches.
     pub(crate) fn parse_unchecked(pattern: &str, zone: &str) -> Result<Self> {
         Ok(Schedule { pattern: parse_cached(pattern)?, zone: parse_zone(zone)? })
     }
 
-    /// All moments after this one, in their order.
-    pub fn ticks_after(&self, moment: SystemTime) -> impl Iterator<Item = SystemTime> + '_ {
-        std::iter::successors(self.next_after(to_micros(moment)), |tick| self.next_after(*tick)).map(from_micros)
+    /// Returns all ticks after this time, in order.
+    pub fn ticks_after(&self, time: SystemTime) -> impl Iterator<Item = SystemTime> + '_ {
+        std::iter::successors(self.next_after(to_micros(time)), |tick| self.next_after(*tick)).map(from_micros)
     }
 
-    /// The first moment after this one.
-    pub(crate) fn next_after(&self, moment: Micros) -> Option<Micros> {
-        // Whole seconds, rounded down also before 1970: the search leaves out the second it starts from.
-        let from = Timestamp::from_second(moment.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
-        let at = self.pattern.next_after(&from)?.timestamp().as_microsecond();
-        (at > moment).then_some(at)
+    /// Returns the first tick after this time.
+    pub(crate) fn next_after(&self, time: Micros) -> Option<Micros> {
+        // Whole seconds, rounded down even before 1970: the search excludes the second it starts from.
+        let from = Timestamp::from_second(time.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
+        let tick = self.pattern.next_after(&from)?.timestamp().as_microsecond();
+        (tick > time).then_some(tick)
     }
 
-    /// The pattern in words.
+    /// Describes the pattern in English.
     #[must_use]
     pub fn describe(&self) -> String {
         self.pattern.cron.describe()
     }
 
-    /// The name of the time zone.
+    /// Returns the name of the time zone.
     #[must_use]
     pub fn zone_name(&self) -> &str {
         self.zone.iana_name().unwrap_or(UTC)
     }
 
-    /// A moment as clocks in this zone show it: `Sun 2026-10-25 02:30 CET`.
+    /// Formats a time in this time zone: `Sun 2026-10-25 02:30 CET`.
     #[must_use]
-    pub fn format_in_zone(&self, moment: SystemTime) -> String {
-        let at = Timestamp::from_microsecond(to_micros(moment)).unwrap_or(Timestamp::MAX).to_zoned(self.zone.clone());
-        let format = if at.second() == 0 { "%a %Y-%m-%d %H:%M %Z" } else { "%a %Y-%m-%d %H:%M:%S %Z" };
-        at.strftime(format).to_string()
+    pub fn format_in_zone(&self, time: SystemTime) -> String {
+        let time = Timestamp::from_microsecond(to_micros(time)).unwrap_or(Timestamp::MAX).to_zoned(self.zone.clone());
+        let format = if time.second() == 0 { "%a %Y-%m-%d %H:%M %Z" } else { "%a %Y-%m-%d %H:%M:%S %Z" };
+        time.strftime(format).to_string()
     }
 
-    /// What changing clocks do to a moment of this rule, if they do anything: said in words.
+    /// Returns a note on how a clock change affects this tick, if it does.
     #[must_use]
-    pub fn dst_note(&self, moment: SystemTime) -> Option<&'static str> {
-        let at = Timestamp::from_microsecond(to_micros(moment)).ok()?.to_zoned(self.zone.clone());
-        if !self.pattern.cron.is_time_matching(&at).ok()? {
-            return Some("clocks go forward: the time of the rule is skipped, so it fires at the first moment after");
+    pub fn dst_note(&self, tick: SystemTime) -> Option<&'static str> {
+        let time = Timestamp::from_microsecond(to_micros(tick)).ok()?.to_zoned(self.zone.clone());
+        if !self.pattern.cron.is_time_matching(&time).ok()? {
+            return Some("clocks go forward: the time of the rule is skipped, so it fires right after the gap");
         }
-        let both = self.zone.to_ambiguous_zoned(at.datetime());
-        if !both.is_ambiguous() {
+        let candidates = self.zone.to_ambiguous_zoned(time.datetime());
+        if !candidates.is_ambiguous() {
             return None;
         }
-        let first = both.earlier().ok()?.timestamp() == at.timestamp();
-        let again = self.next_after(to_micros(moment)).and_then(|next| Timestamp::from_microsecond(next).ok());
+        let is_first = candidates.earlier().ok()?.timestamp() == time.timestamp();
+        let next = self.next_after(to_micros(tick)).and_then(|next| Timestamp::from_microsecond(next).ok());
         let listed = !self.pattern.fixed_times.is_empty();
-        let repeats = !listed && again.is_some_and(|next| next.to_zoned(self.zone.clone()).offset() == at.offset());
-        Some(match (first, repeats || self.fires_twice(&at)) {
+        let repeats = !listed && next.is_some_and(|next| next.to_zoned(self.zone.clone()).offset() == time.offset());
+        Some(match (is_first, repeats || self.fires_twice(&time)) {
             (true, false) => "clocks go back: this time comes twice, and the rule fires the first time only",
             (true, true) => "clocks go back: this time comes twice, and this is the first",
             (false, _) => "clocks go back: this time comes twice, and this is the second",
         })
     }
 
-    /// Whether the rule fires at the second of two moments that look alike.
+    /// Returns whether the rule also fires at the second of two times with the same wall clock reading.
     fn fires_twice(&self, first: &Zoned) -> bool {
         let later = self.zone.to_ambiguous_zoned(first.datetime()).later();
-        let Ok(later) = later.map(|at| at.timestamp().as_microsecond()) else {
+        let Ok(later) = later.map(|time| time.timestamp().as_microsecond()) else {
             return false;
         };
         self.next_after(later - 1) == Some(later)
     }
 }
 
-/// The year 2000 begins a whole cycle of the calendar.
+/// The year 2000, which begins a whole cycle of the calendar.
 const MATCH_CHECK_START_SECS: i64 = 946_684_800;
 
-/// A rule is read at each of its ticks, and most of that would be to parse its pattern again. Zones are not remembered here: what
-/// is known of them may change while a process runs.
+/// Parses a pattern through a cache: a rule is read at each of its ticks, and parsing would dominate. Time zones are
+/// not cached here: their data may change while a process runs.
 fn parse_cached(pattern: &str) -> Result<Arc<ParsedPattern>> {
     static PARSED: Mutex<BTreeMap<String, Arc<ParsedPattern>>> = Mutex::new(BTreeMap::new());
-    let known = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = known().get(pattern) {
-        return Ok(known.clone());
+    let cache = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(parsed) = cache().get(pattern) {
+        return Ok(parsed.clone());
     }
-    let new = Arc::new(ParsedPattern::parse(pattern)?);
-    let mut known = known();
-    if known.len() >= PATTERN_CACHE_MAX {
-        known.pop_first();
+    let parsed = Arc::new(ParsedPattern::parse(pattern)?);
+    let mut cache = cache();
+    if cache.len() >= PATTERN_CACHE_MAX {
+        cache.pop_first();
     }
-    known.insert(pattern.to_owned(), new.clone());
-    Ok(new)
+    cache.insert(pattern.to_owned(), parsed.clone());
+    Ok(parsed)
 }
 
-/// A pattern for each time of the day, if this one lists several by their numbers: `0 6 * * *` and `0 18 * * *` of `0 6,18 * * *`.
+/// Splits a pattern with several fixed times into one per time: `0 6,18 * * *` into `0 6 * * *` and `0 18 * * *`.
+/// Returns none for a single time or a repeating pattern.
 pub(super) fn split_fixed_times(pattern: &str) -> Vec<String> {
     let fields: Vec<&str> = pattern.split_ascii_whitespace().collect();
-    // The last three are days.
-    let Some((clock, days)) = fields.len().checked_sub(3).map(|at| fields.split_at(at)) else {
+    // The last three fields are the days.
+    let Some((clock, days)) = fields.len().checked_sub(3).map(|count| fields.split_at(count)) else {
         return Vec::new();
     };
-    let plain = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+    let is_fixed = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
     let times: usize = clock.iter().map(|field| field.split(',').count()).product();
-    if clock.len() < 2 || !clock.iter().all(plain) || !(2..=FIXED_TIMES_MAX).contains(&times) {
+    if clock.len() < 2 || !clock.iter().all(is_fixed) || !(2..=FIXED_TIMES_MAX).contains(&times) {
         return Vec::new();
     }
-    let first = vec![String::new()];
-    let of_clock = clock.iter().fold(first, |so_far, field| {
-        so_far.iter().flat_map(|begin| field.split(',').map(move |number| format!("{begin}{number} "))).collect()
+    let times = clock.iter().fold(vec![String::new()], |prefixes, field| {
+        prefixes.iter().flat_map(|prefix| field.split(',').map(move |number| format!("{prefix}{number} "))).collect()
     });
-    of_clock.into_iter().map(|time| time + &days.join(" ")).collect()
+    times.into_iter().map(|time| time + &days.join(" ")).collect()
 }
 
 pub(super) fn parser() -> CronParser {

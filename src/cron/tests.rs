@@ -1,4 +1,4 @@
-//! Patterns and zones: what clocks that change do, and that no search goes on for ever.
+//! Patterns and time zones: clock changes, missed ticks, and bounded searches.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::plan::MISSED_TICKS_MAX;
+use super::rule::CRON_ARGS_BYTES_MAX;
 use super::schedule::split_fixed_times;
 use super::*;
 use crate::clock::to_micros;
@@ -14,26 +16,26 @@ use crate::job::JobId;
 use crate::job::push::Push;
 use crate::store::CronRecord;
 
-/// A moment from its text, such as `2026-03-29T02:30:00+01:00`.
+/// Parses a time such as `2026-03-29T02:30:00+01:00`.
 fn parse_time(text: &str) -> SystemTime {
-    SystemTime::from(text.parse::<Timestamp>().expect("a moment"))
+    SystemTime::from(text.parse::<Timestamp>().expect("a time"))
 }
 
 fn next_ticks(pattern: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
-    let schedule = Schedule::parse(pattern, zone).expect("is right");
+    let schedule = Schedule::parse(pattern, zone).expect("is valid");
     schedule.ticks_after(parse_time(from)).take(count).map(|tick| schedule.format_in_zone(tick)).collect()
 }
 
 #[test]
 fn fixed_time_in_dst_gap_fires_after_gap_and_repeating_pattern_skips_it() {
-    // Clocks go from 02:00 to 03:00.
+    // Clocks go forward from 02:00 to 03:00.
     let daily = next_ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2);
     assert_eq!(daily, ["Sun 2026-03-29 03:00 CEST", "Mon 2026-03-30 02:30 CEST"]);
     let often = next_ticks("*/30 * * * *", "Europe/Berlin", "2026-03-29T01:00:00+01:00", 3);
     assert_eq!(often, ["Sun 2026-03-29 01:30 CET", "Sun 2026-03-29 03:00 CEST", "Sun 2026-03-29 03:30 CEST"]);
     let new_york = next_ticks("30 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", 2);
     assert_eq!(new_york, ["Sun 2026-03-08 03:00 EDT", "Mon 2026-03-09 02:30 EDT"]);
-    // Half an hour only: from 02:00 to 02:30.
+    // By half an hour only, from 02:00 to 02:30.
     let lord_howe = next_ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T20:00:00Z", 2);
     assert_eq!(lord_howe, ["Sun 2026-10-04 02:30 +11", "Mon 2026-10-05 02:15 +11"]);
 }
@@ -68,7 +70,7 @@ fn listed_times_are_fixed_times() {
     assert_eq!(
         next_ticks("0,30 2 * * *", "Europe/Berlin", gap, 2),
         ["Sun 2027-03-28 03:00 CEST", "Mon 2027-03-29 02:00 CEST"],
-        "two that were skipped are one"
+        "two skipped times fire once"
     );
     assert_eq!(
         next_ticks("0,30 30 2 * * *", "Europe/Berlin", fold, 3),
@@ -76,28 +78,28 @@ fn listed_times_are_fixed_times() {
     );
     assert!(
         split_fixed_times("*/10 2,14 * * *").is_empty() && split_fixed_times("0-5 2 * * *").is_empty(),
-        "these repeat"
+        "repeating patterns have no fixed times"
     );
     assert!(split_fixed_times("30 2 * * *").is_empty() && split_fixed_times("@daily").is_empty());
 }
 
 #[test]
 fn dst_note_describes_gap_and_fold() {
-    let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").expect("is right");
-    assert!(daily.dst_note(parse_time("2026-03-29T03:00:00+02:00")).is_some_and(|said| said.contains("skipped")));
+    let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").expect("is valid");
+    assert!(daily.dst_note(parse_time("2026-03-29T03:00:00+02:00")).is_some_and(|note| note.contains("skipped")));
     assert!(
-        daily.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("first time only"))
+        daily.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|note| note.contains("first time only"))
     );
     assert_eq!(daily.dst_note(parse_time("2026-10-26T02:30:00+01:00")), None);
-    let listed = Schedule::parse("0,30 2 * * *", "Europe/Berlin").expect("is right");
+    let listed = Schedule::parse("0,30 2 * * *", "Europe/Berlin").expect("is valid");
     assert!(
         listed
             .dst_note(parse_time("2026-10-25T02:00:00+02:00"))
-            .is_some_and(|said| said.contains("the first time only"))
+            .is_some_and(|note| note.contains("the first time only"))
     );
-    let often = Schedule::parse("*/30 * * * *", "Europe/Berlin").expect("is right");
-    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("is the first")));
-    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+01:00")).is_some_and(|said| said.contains("is the second")));
+    let often = Schedule::parse("*/30 * * * *", "Europe/Berlin").expect("is valid");
+    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|note| note.contains("is the first")));
+    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+01:00")).is_some_and(|note| note.contains("is the second")));
 }
 
 fn cron_record(pattern: &str, next: SystemTime, change: impl FnOnce(CronRule) -> CronRule) -> CronRecord {
@@ -105,30 +107,30 @@ fn cron_record(pattern: &str, next: SystemTime, change: impl FnOnce(CronRule) ->
     CronRecord { rule, revision: 1, paused: false, next: Some(next), waiting: false, last: None }
 }
 
-/// How long ago the ticks were that are fired, in seconds.
+/// Returns how many seconds ago the fired ticks were due.
 fn fired_seconds_ago(record: &CronRecord, now: SystemTime) -> Vec<u64> {
-    let schedule = record.rule.schedule().expect("is right");
-    let fire = plan_firing(&schedule, record, now).expect("has a tick");
-    assert!(fire.next.is_some_and(|next| next > now), "what comes next is yet to come");
-    let ids: Vec<_> = fire.jobs.iter().map(|job| job.id).collect();
+    let schedule = record.rule.schedule().expect("is valid");
+    let firing = plan_firing(&schedule, record, now).expect("has a tick");
+    assert!(firing.next.is_some_and(|next| next > now), "the next tick is in the future");
+    let ids: Vec<_> = firing.jobs.iter().map(|job| job.id).collect();
     let ago = |id: &_| (0..100_000).find(|s| tick_job_id("r", to_micros(now - Duration::from_secs(*s))) == *id);
     ids.iter().map(|id| ago(id).expect("a tick")).collect()
 }
 
-/// The jobs that are fired where that takes several steps.
+/// Fires in as many batches as needed, and returns all jobs.
 fn fire_all_batches(record: &mut CronRecord, now: SystemTime) -> Vec<JobId> {
-    let schedule = record.rule.schedule().expect("is right");
+    let schedule = record.rule.schedule().expect("is valid");
     let mut ids = Vec::new();
     while record.next.is_some_and(|next| next <= now) {
-        let fire = plan_firing(&schedule, record, now).expect("has a tick");
-        assert!(fire.jobs.len() <= FIRE_JOBS_MAX);
-        ids.extend(fire.jobs.iter().map(|job| job.id));
-        record.next = fire.next;
+        let firing = plan_firing(&schedule, record, now).expect("has a tick");
+        assert!(firing.jobs.len() <= FIRE_JOBS_MAX);
+        ids.extend(firing.jobs.iter().map(|job| job.id));
+        record.next = firing.next;
     }
     ids
 }
 
-/// The jobs of ticks that were so many seconds ago.
+/// Returns the jobs of the ticks this many seconds ago.
 fn tick_job_ids(now: SystemTime, ago: impl IntoIterator<Item = u64>) -> Vec<JobId> {
     ago.into_iter().map(|seconds| tick_job_id("r", to_micros(now - Duration::from_secs(seconds)))).collect()
 }
@@ -145,7 +147,7 @@ fn missed_ticks_follow_the_missed_policy() {
     assert_eq!(
         fired_seconds_ago(&cron_record("0 0 * * *", ago(43_200), |rule| rule), now),
         [43_200],
-        "midnight was missed, and is made up for"
+        "midnight was missed and fires later"
     );
     let none: [u64; 0] = [];
     assert_eq!(fired_seconds_ago(&cron_record("0 0 * * *", ago(43_200), |rule| rule.missed(Missed::Skip)), now), none);
@@ -157,17 +159,17 @@ fn ticks_beyond_one_batch_fire_in_the_next() {
     let long = format!("\"{}\"", "x".repeat(CRON_ARGS_BYTES_MAX - 2));
     let mut rule = cron_record("* * * * * *", now - Duration::from_secs(400), |rule| rule.missed(Missed::All(1000)));
     rule.rule.args = long;
-    let schedule = rule.rule.schedule().expect("is right");
-    let (mut ids, mut steps) = (Vec::new(), 0);
+    let schedule = rule.rule.schedule().expect("is valid");
+    let (mut ids, mut batches) = (Vec::new(), 0);
     while rule.next.is_some_and(|next| next <= now) {
-        let fire = plan_firing(&schedule, &rule, now).expect("has a tick");
-        assert!(!fire.jobs.is_empty() && fire.jobs.len() * rule.rule.args.len() <= FIRE_BYTES_MAX);
-        ids.extend(fire.jobs.iter().map(|job| job.id));
-        rule.next = fire.next;
-        steps += 1;
+        let firing = plan_firing(&schedule, &rule, now).expect("has a tick");
+        assert!(!firing.jobs.is_empty() && firing.jobs.len() * rule.rule.args.len() <= FIRE_BYTES_MAX);
+        ids.extend(firing.jobs.iter().map(|job| job.id));
+        rule.next = firing.next;
+        batches += 1;
     }
     let expected = (0..=400).rev().map(|ago| tick_job_id("r", to_micros(now - Duration::from_secs(ago))));
-    assert_eq!((ids, steps), (expected.collect::<Vec<_>>(), 7), "each once, oldest first");
+    assert_eq!((ids, batches), (expected.collect::<Vec<_>>(), 7), "each once, oldest first");
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn rule_idle_for_years_fires_at_most_missed_max() {
     assert_eq!(fire_all_batches(&mut each_second, now).len(), MISSED_TICKS_MAX as usize + 11);
 }
 
-/// A window that reaches back a little farther may hold far more than is looked at: the newest count all the same.
+/// A slightly longer window may hold far more ticks than can be scanned. The newest ones still count.
 #[test]
 fn newest_missed_ticks_fire_after_dense_old_ones() {
     let now = parse_time("2030-01-26T05:00:00Z");
@@ -197,20 +199,20 @@ fn newest_missed_ticks_fire_after_dense_old_ones() {
     assert_eq!(fire_all_batches(&mut away("* * 1-10 * *", Missed::Once), now), tick_job_ids(now, [last]));
     let thousand = fire_all_batches(&mut away("* * 1-10,26 * *", Missed::All(MISSED_TICKS_MAX)), now);
     assert_eq!(thousand.len(), MISSED_TICKS_MAX as usize + 1);
-    assert!(thousand.ends_with(&tick_job_ids(now, (0..=300).rev().map(|minutes| minutes * 60))), "and what is on time");
+    assert!(thousand.ends_with(&tick_job_ids(now, (0..=300).rev().map(|minutes| minutes * 60))), "with those on time");
 }
 
 #[test]
 fn without_overlap_only_newest_tick_fires() {
     let now = parse_time("2030-01-01T12:00:00Z");
-    let held = |held| CronRecord {
-        waiting: held,
+    let record = |waiting| CronRecord {
+        waiting,
         ..cron_record("0 0 * * *", now - Duration::from_secs(43_200), |rule| {
             rule.overlap(Overlap::Queue).missed(Missed::Skip)
         })
     };
-    assert_eq!(fired_seconds_ago(&held(true), now), [43_200], "it has waited on purpose");
-    assert!(fired_seconds_ago(&held(false), now).is_empty());
+    assert_eq!(fired_seconds_ago(&record(true), now), [43_200], "it has waited on purpose");
+    assert!(fired_seconds_ago(&record(false), now).is_empty());
     let each_second = cron_record("* * * * * *", now - Duration::from_secs(4), |rule| rule.overlap(Overlap::Skip));
     assert_eq!(fired_seconds_ago(&each_second, now), [0]);
 }
@@ -218,12 +220,12 @@ fn without_overlap_only_newest_tick_fires() {
 #[test]
 fn changed_rule_keeps_due_tick_and_fires_none_twice() {
     let now = parse_time("2030-01-01T12:00:00Z");
-    let schedule = Schedule::parse("0 * * * *", "UTC").expect("is right");
+    let schedule = Schedule::parse("0 * * * *", "UTC").expect("is valid");
     let due = cron_record("* * * * *", now - Duration::from_secs(1), |rule| rule);
     assert_eq!(next_tick(&schedule, &due, now), due.next);
     let later = cron_record("* * * * *", now + Duration::from_secs(7), |rule| rule);
     assert_eq!(next_tick(&schedule, &later, now), Some(parse_time("2030-01-01T13:00:00Z")));
-    // The clock went back by an hour after the last tick.
+    // The clock was set back by an hour after the last tick.
     let ahead = CronRecord { last: Some(parse_time("2030-01-01T13:00:00Z")), ..later };
     assert_eq!(next_tick(&schedule, &ahead, now), Some(parse_time("2030-01-01T14:00:00Z")));
 }
@@ -233,8 +235,8 @@ fn jitter_is_deterministic_and_bounded() {
     let now = parse_time("2030-01-01T12:00:00Z");
     let rule = cron_record("* * * * *", now, |rule| rule.jitter(Duration::from_secs(30)));
     let due = |record: &CronRecord| {
-        let fire = plan_firing(&rule.rule.schedule().expect("is right"), record, now).expect("has a tick");
-        match fire.jobs[0].due {
+        let firing = plan_firing(&rule.rule.schedule().expect("is valid"), record, now).expect("has a tick");
+        match firing.jobs[0].due {
             crate::job::push::Due::At(due) => due,
             other => panic!("{other:?}"),
         }
@@ -247,9 +249,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn ticks_grow_and_no_pattern_searches_for_ever(
-        fields in proptest::collection::vec("\\*|[0-9]{1,2}|[0-9],1[0-9]|\\*/[1-9]|[0-9]-[0-9]|L|[1-5]#[1-5]|1?[0-9]W", 5..=6),
-        zone in proptest::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"]),
+    fn ticks_increase_and_searches_end(
+        fields in proptest::collection::vec(
+            "\\*|[0-9]{1,2}|[0-9],1[0-9]|\\*/[1-9]|[0-9]-[0-9]|L|[1-5]#[1-5]|1?[0-9]W", 5..=6
+        ),
+        zone in proptest::sample::select(
+            vec!["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"]
+        ),
         from in 0i64..4_000_000_000,
     ) {
         if let Ok(schedule) = Schedule::parse(&fields.join(" "), zone) {
@@ -263,19 +269,19 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_pattern_or_is_refused(pattern in ".{0,40}", zone in ".{0,20}") {
+    fn any_text_parses_or_is_rejected(pattern in ".{0,40}", zone in ".{0,20}") {
         let _ = Schedule::parse(&pattern, "UTC");
         let _ = Schedule::parse("* * * * *", &zone);
     }
 }
 
-/// A machine may have no zones of its own: a small container has none. Those of this build are then looked at.
+/// A machine may have no time zones, such as a small container. Then those of this build are used.
 #[test]
 fn time_zones_are_bundled() {
     let bundled = jiff::tz::TimeZoneDatabase::bundled();
     for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"] {
         let zone = bundled.get(name).expect("is in the build");
-        let noon = "2026-07-01T12:00:00Z".parse::<Timestamp>().expect("a moment");
+        let noon = "2026-07-01T12:00:00Z".parse::<Timestamp>().expect("a time");
         assert_eq!(zone.to_offset(noon), TimeZone::get(name).expect("is known").to_offset(noon));
     }
 }

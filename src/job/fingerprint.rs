@@ -1,11 +1,12 @@
-//! What errors have in common: the text without what differs from one to the next. Pure.
+//! Fingerprints of errors: the text without the parts that vary. Pure logic.
 
-/// Longest fingerprint, in bytes: what an error says first tells it best.
+/// Maximum length of a fingerprint, in bytes. The beginning of an error identifies it best.
 pub(crate) const FINGERPRINT_BYTES_MAX: usize = 200;
-/// A run of so many hex digits is no word.
+/// A run of at least this many hex digits is an id.
 const ID_HEX_DIGITS_MIN: usize = 8;
 
-/// The first line of an error with numbers, ids and quoted parts replaced: `user # has no 'mailbox'` becomes `user # has no '?'`.
+/// Returns the first line of an error with numbers, ids and quoted parts replaced: `user 17 has no 'mailbox'` becomes
+/// `user # has no '?'`.
 pub(crate) fn compute(error: &str) -> String {
     let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("").trim();
     let mut out = String::new();
@@ -14,7 +15,7 @@ pub(crate) fn compute(error: &str) -> String {
         if out.len() >= FINGERPRINT_BYTES_MAX {
             break;
         }
-        let taken = match c {
+        let consumed = match c {
             '"' | '\'' | '`' => quoted_len(rest, c, &out).inspect(|_| out.extend([c, '?', c])),
             c if c.is_alphanumeric() => {
                 let word = leading_word(rest);
@@ -27,11 +28,11 @@ pub(crate) fn compute(error: &str) -> String {
             }
             _ => None,
         };
-        let taken = taken.unwrap_or_else(|| {
+        let consumed = consumed.unwrap_or_else(|| {
             out.push(c);
             c.len_utf8()
         });
-        rest = &rest[taken..];
+        rest = &rest[consumed..];
     }
     let mut end = out.len().min(FINGERPRINT_BYTES_MAX);
     while !out.is_char_boundary(end) {
@@ -41,7 +42,7 @@ pub(crate) fn compute(error: &str) -> String {
     out
 }
 
-/// The name of a group: the same for the same kind and fingerprint, in 16 hex digits.
+/// Returns the id of a group, in 16 hex digits. The same kind and fingerprint always give the same id.
 pub(crate) fn group_id(kind: &str, fingerprint: &str) -> String {
     let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, format!("{kind}\n{fingerprint}").as_bytes());
     let mut text = name.simple().to_string();
@@ -49,7 +50,7 @@ pub(crate) fn group_id(kind: &str, fingerprint: &str) -> String {
     text
 }
 
-/// How long a quoted part is, with its quotes; `None` for an apostrophe, and for quotes that nobody closes.
+/// Returns the length of a quoted part with its quotes; `None` for an apostrophe or an unclosed quote.
 fn quoted_len(rest: &str, quote: char, before: &str) -> Option<usize> {
     if quote == '\'' && before.chars().next_back().is_some_and(char::is_alphanumeric) {
         return None;
@@ -57,14 +58,14 @@ fn quoted_len(rest: &str, quote: char, before: &str) -> Option<usize> {
     rest[1..].find(quote).map(|end| end + 2)
 }
 
-/// Letters, digits, and what joins them into an id, a number, a version or an address.
+/// Returns the leading letters and digits, with the characters that join them into an id, number, version or address.
 fn leading_word(rest: &str) -> &str {
-    let joins = |c: char| matches!(c, '_' | '-' | '.' | ':');
-    let end = rest.find(|c: char| !c.is_alphanumeric() && !joins(c)).unwrap_or(rest.len());
-    rest[..end].trim_end_matches(joins)
+    let is_joiner = |c: char| matches!(c, '_' | '-' | '.' | ':');
+    let end = rest.find(|c: char| !c.is_alphanumeric() && !is_joiner(c)).unwrap_or(rest.len());
+    rest[..end].trim_end_matches(is_joiner)
 }
 
-/// A word with its digits replaced: one that is an id is nothing but a `#`.
+/// Replaces the digits of a word; a word that contains an id becomes `#`.
 fn mask_digits(word: &str) -> String {
     let is_id =
         |part: &str| part.len() >= ID_HEX_DIGITS_MIN && part.chars().all(|c| c.is_ascii_hexdigit()) && has_digit(part);
@@ -106,8 +107,8 @@ mod tests {
             ("", ""),
             ("don't \"stop", "don't \"stop"),
         ];
-        for (error, told) in same {
-            assert_eq!(compute(error), told, "{error}");
+        for (error, fingerprint) in same {
+            assert_eq!(compute(error), fingerprint, "{error}");
         }
         assert_eq!(compute("commit 8f14e45fceea167a failed"), compute("commit c9f0f895fb98ab91 failed"));
         assert_ne!(group_id("a", "b"), group_id("b", "a"));
@@ -116,10 +117,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_error_has_one(error in "\\PC{0,400}", odd in "[a-f0-9'\"`:. -]{0,300}") {
+        fn any_error_has_a_bounded_fingerprint(error in "\\PC{0,400}", odd in "[a-f0-9'\"`:. -]{0,300}") {
             for error in [error, odd] {
-                let told = compute(&error);
-                prop_assert!(told.len() <= FINGERPRINT_BYTES_MAX && !told.contains('\n'));
+                let fingerprint = compute(&error);
+                prop_assert!(fingerprint.len() <= FINGERPRINT_BYTES_MAX && !fingerprint.contains('\n'));
             }
         }
 

@@ -1,5 +1,6 @@
-//! What a job is: pure data, no clock, no store.
+//! Jobs and their states: pure data, without clock or store.
 
+pub(crate) mod args;
 pub(crate) mod filter;
 pub(crate) mod fingerprint;
 pub(crate) mod push;
@@ -12,37 +13,39 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+pub use self::filter::{FilterTerm, FilterTime};
+pub use self::push::{Due, UniqueConflict, check_name};
 use crate::NodeId;
 use crate::error::Error;
 
-/// A job's name in its queue: made by whoever pushes it, so that a push can be repeated safely.
+/// The id of a job. The pusher chooses it, so that a push can be repeated safely.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(Uuid);
 
 impl JobId {
-    /// A fresh id that sorts by the time it was made (UUID version 7).
+    /// Returns a new id that sorts by its creation time (UUID version 7).
     #[must_use]
     pub fn fresh() -> Self {
         JobId(Uuid::now_v7())
     }
 
-    /// The id that belongs to a name of your own, such as `"invoice:7"`: the same name gives the same id.
+    /// Returns the id derived from a name of your own, such as `"invoice:7"`. The same name always gives the same id.
     ///
-    /// Pushing with it makes the push idempotent without keeping the id anywhere.
+    /// A push with such an id is idempotent without storing the id anywhere.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
-        const NAMES: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
-        JobId(Uuid::new_v5(&NAMES, name.as_bytes()))
+        const NAMESPACE: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
+        JobId(Uuid::new_v5(&NAMESPACE, name.as_bytes()))
     }
 
-    /// The id as its 16 bytes.
+    /// Returns the 16 bytes of the id.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// The id with these 16 bytes.
+    /// Returns the id with these 16 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         JobId(Uuid::from_bytes(bytes))
@@ -72,7 +75,7 @@ impl FromStr for JobId {
     }
 }
 
-/// Among ready jobs of a queue, those of a higher priority always go first.
+/// The priority of a job. Ready jobs of a queue with a higher priority always run first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -88,10 +91,10 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All priorities, the most urgent first.
+    /// All priorities, most urgent first.
     pub const ALL: [Priority; 4] = [Priority::Critical, Priority::High, Priority::Normal, Priority::Low];
 
-    /// The priority in one word.
+    /// Returns the priority in one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -115,33 +118,33 @@ impl FromStr for Priority {
     fn from_str(text: &str) -> Result<Self, Error> {
         Priority::ALL
             .into_iter()
-            .find(|p| p.as_str() == text)
-            .ok_or_else(|| Error::invalid("priority", format!("{text:?} is none of low, normal, high, critical")))
+            .find(|priority| priority.as_str() == text)
+            .ok_or_else(|| Error::invalid("priority", format!("{text:?} is none of low, normal, high and critical")))
     }
 }
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum State {
-    /// Waits for its due moment.
+    /// Waits until it is due.
     Scheduled,
-    /// May be claimed.
+    /// Can be claimed.
     Ready,
     /// Held by a node.
     Running,
-    /// Its last attempt ended in an ack.
+    /// Succeeded.
     Done,
-    /// Given up: kept with its errors until somebody reschedules or removes it.
+    /// Buried: kept with its errors until it is rescheduled or removed.
     Dead,
 }
 
 impl State {
-    /// All states, in the order of a job's life.
+    /// All states, in the order of a job's life cycle.
     pub const ALL: [State; 5] = [State::Scheduled, State::Ready, State::Running, State::Done, State::Dead];
 
-    /// The state in one word.
+    /// Returns the state in one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -153,7 +156,7 @@ impl State {
         }
     }
 
-    /// Done or dead: no further attempt will come by itself.
+    /// Returns whether the job is done or dead, so that no further attempt follows.
     #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, State::Done | State::Dead)
@@ -170,16 +173,16 @@ impl FromStr for State {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        State::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| {
-            Error::invalid("state", format!("{text:?} is none of scheduled, ready, running, done, dead"))
+        State::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
+            Error::invalid("state", format!("{text:?} is none of scheduled, ready, running, done and dead"))
         })
     }
 }
 
-/// A number that grows with every claim and never goes back.
+/// A number that grows with every claim and never decreases.
 ///
-/// Pass it on to whatever a handler writes to, and refuse there what carries a smaller one:
-/// so a late writer can be told from the present one.
+/// Pass it to systems that a handler writes to, and reject writes with a smaller fence there. This prevents a late
+/// writer from overwriting a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fence(pub u64);
@@ -190,50 +193,50 @@ impl fmt::Display for Fence {
     }
 }
 
-/// How an attempt ended. A handler may return one to say exactly what should happen.
+/// The outcome of an attempt. A handler may return one to decide what happens next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
+    /// Succeeded.
     Ack,
-    /// Again after a while; counts as an attempt.
+    /// Failed: try again after a delay. Counts as an attempt.
     Retry {
-        /// How long to wait.
+        /// The delay.
         after: Duration,
-        /// Why, for the job's history.
+        /// The reason, for the job's history.
         error: String,
     },
-    /// Given up: the job is dead and keeps its errors.
+    /// Failed for good: the job is dead and keeps its errors.
     Bury {
-        /// Why, for the job's history.
+        /// The reason, for the job's history.
         error: String,
     },
-    /// Again after a while; does not count as an attempt.
+    /// Put back: try again after a delay. Does not count as an attempt.
     Release {
-        /// How long to wait; nothing puts it at the head of its queue.
+        /// The delay. Zero puts the job at the head of its queue.
         after: Duration,
     },
 }
 
 impl Outcome {
-    /// Again after `after`, counted as an attempt.
+    /// Returns an outcome that retries the job after a delay and counts as an attempt.
     #[must_use]
     pub fn retry(after: Duration, error: impl Into<String>) -> Self {
         Outcome::Retry { after, error: error.into() }
     }
 
-    /// Given up for this reason.
+    /// Returns an outcome that buries the job.
     #[must_use]
     pub fn bury(error: impl Into<String>) -> Self {
         Outcome::Bury { error: error.into() }
     }
 
-    /// Again after `after`, not counted as an attempt.
+    /// Returns an outcome that puts the job back for a delay and does not count as an attempt.
     #[must_use]
     pub fn release(after: Duration) -> Self {
         Outcome::Release { after }
     }
 
-    /// The outcome in one word.
+    /// Returns the outcome in one word.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -245,20 +248,20 @@ impl Outcome {
     }
 }
 
-/// A piece of work kept until it is done or dead. Written once, at the push.
+/// A unit of work, kept until it is done or dead. Written once, at the push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Job {
-    /// Its name in its queue.
+    /// Its id.
     pub id: JobId,
-    /// The lane it is in.
+    /// The queue it is in.
     pub queue: String,
-    /// Names the handler that runs it.
+    /// The kind, which selects the handler.
     pub kind: String,
-    /// What the handler gets, as JSON text; never looked into by a store.
+    /// The args of the handler, as JSON text. Stores never parse them.
     #[serde(serialize_with = "args_as_json")]
     pub args: String,
-    /// Strict among ready jobs.
+    /// Its priority among ready jobs.
     pub priority: Priority,
     /// When it was pushed, by the store's clock.
     #[serde(serialize_with = "crate::clock::as_micros")]
@@ -271,47 +274,47 @@ pub struct Job {
     /// How long the job stays in the store once it is done.
     #[serde(serialize_with = "as_millis")]
     pub keep: Duration,
-    /// At most one unfinished job of its queue has this key.
+    /// Unique key: at most one unfinished job of the queue has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<String>,
-    /// Words to find it by.
+    /// Tags to find it by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The W3C trace context of whoever pushed it.
+    /// The W3C trace context of the pusher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }
 
-/// The kind under which a job goes that this version cannot read: no handler has it, so it is given back.
+/// The kind of a job that this version cannot read. No handler has it, so the job is released.
 pub(crate) const UNREADABLE_KIND: &str = "duly:unreadable";
 
-/// A job in a node's hands.
+/// A claimed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldJob {
     /// The job itself.
     pub job: Job,
-    /// Which claim this is: a settle with an older one is refused.
+    /// The fence of the claim: a settle with an older one is rejected.
     pub fence: Fence,
-    /// The moment from which it could be claimed.
+    /// When it became due.
     pub due: SystemTime,
     /// Attempts that failed before this one.
     pub attempts: u32,
     /// How often a node died while it held this job.
     pub crashes: u32,
-    /// The store's own number for the job: saves it a look-up at the settle.
+    /// The store's own number of the job, which saves it a lookup at the settle.
     pub(crate) locator: i64,
 }
 
 impl HeldJob {
-    /// Which attempt this is, from 1. Never overflows: a file that somebody has written to may say any number.
+    /// Returns the number of this attempt, from 1. Saturates, since a modified file may contain any number.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts.saturating_add(1)
     }
 }
 
-/// One line of a job's history: an attempt that did not end in an ack.
+/// An entry of a job's history: an attempt that did not end in an ack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failure {
@@ -322,12 +325,12 @@ pub struct Failure {
     pub attempt: u32,
     /// The node that held the job.
     pub node: NodeId,
-    /// What the handler said, cut to a bounded length.
+    /// The error of the handler, truncated.
     pub error: String,
 }
 
 impl Failure {
-    /// As much of an error as the history keeps, cut between characters.
+    /// Truncates an error to the length that the history keeps, at a character boundary.
     pub(crate) fn truncate_error(error: &str) -> &str {
         let mut end = error.len().min(crate::store::ERROR_BYTES_MAX);
         while !error.is_char_boundary(end) {
@@ -337,26 +340,26 @@ impl Failure {
     }
 }
 
-/// A job and what has become of it.
+/// A job and its current state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobRecord {
     /// The job itself.
     #[serde(flatten)]
     pub job: Job,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
-    /// The moment from which it may (or could) be claimed.
+    /// When it becomes or became due.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub due: SystemTime,
     /// Attempts that failed.
     pub attempts: u32,
     /// How often a node died while it held this job.
     pub crashes: u32,
-    /// Who holds it, while it is running.
+    /// The node that holds it while it is running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// The fence of the claim it runs under.
+    /// The fence of its current claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
     /// When it was done or buried.
@@ -365,26 +368,26 @@ pub struct JobRecord {
     /// Its failed attempts, oldest first. Filled by `get`, empty in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// How far its last attempt has come, as far as it has said so. Filled by `get`.
+    /// The last reported progress. Filled by `get`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
-    /// What its handler has given, as JSON text. Filled by `get`, for done jobs that are kept.
+    /// The result set by its handler, as JSON text. Filled by `get`, for done jobs that are kept.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "result_as_json")]
     pub result: Option<String>,
-    /// What its attempts have said, oldest first. Filled by `get`.
+    /// The log lines of its attempts, oldest first. Filled by `get`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<LogLine>,
 }
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobProgress {
     /// From 0 to 1.
     pub done: f64,
-    /// In words.
+    /// A description.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// When it was said.
+    /// When it was reported.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub at: SystemTime,
 }
@@ -393,7 +396,7 @@ pub struct JobProgress {
 impl Eq for JobProgress {}
 
 impl JobProgress {
-    /// So far, with a note that is cut to a bounded length; what is no number is 0.
+    /// Returns a progress from 0 to 1 with a truncated note. NaN counts as 0.
     #[must_use]
     pub fn new(done: f64, note: &str, at: SystemTime) -> Self {
         let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
@@ -405,16 +408,16 @@ impl JobProgress {
     }
 }
 
-/// A line that an attempt has said.
+/// A log line of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogLine {
-    /// When it was said, by its node's clock.
+    /// When it was written, by the node's clock.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub at: SystemTime,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What it said.
+    /// The text.
     pub line: String,
 }
 
@@ -426,7 +429,7 @@ fn result_as_json<S: serde::Serializer>(result: &Option<String>, serializer: S) 
 }
 
 pub(crate) fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    // Kept as the text it is: numbers beyond 2^53 and the order of keys survive.
+    // Kept as text, so that numbers beyond 2^53 and the order of keys survive.
     match serde_json::value::RawValue::from_string(args.to_owned()) {
         Ok(raw) => raw.serialize(serializer),
         Err(_) => args.serialize(serializer),
@@ -442,7 +445,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A job of this kind in a node's hands, for the first time.
+    /// Returns a job of this kind, claimed for the first time.
     pub(crate) fn held_job(kind: &str) -> HeldJob {
         let at = SystemTime::UNIX_EPOCH;
         let job = Job {
@@ -475,7 +478,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused(text in ".*") {
+        fn any_text_parses_or_is_rejected(text in ".*") {
             let _ = text.parse::<JobId>();
             let _ = text.parse::<Priority>();
             let _ = text.parse::<State>();

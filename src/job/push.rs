@@ -1,4 +1,4 @@
-//! What goes through the door: a job to be, its options, and the rules its input must keep.
+//! Jobs to be pushed: their options, and the validation of their input.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,77 +6,77 @@ use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority};
 
-/// Longest args, in bytes of JSON text.
+/// Maximum length of args, in bytes of JSON text.
 pub const ARGS_BYTES_MAX: usize = 1024 * 1024;
-/// Longest name of a queue, kind or tag, in bytes.
+/// Maximum length of the name of a queue, kind or tag, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Longest unique key, in bytes.
+/// Maximum length of a unique key, in bytes.
 pub const UNIQUE_BYTES_MAX: usize = 256;
-/// Most tags of a job.
+/// Maximum tags of a job.
 pub const TAGS_MAX: usize = 16;
-/// Most jobs in one push.
+/// Maximum jobs in one push.
 pub const PUSH_MAX: usize = 10_000;
-/// Most bytes of args in one push, all jobs together.
+/// Maximum bytes of args in one push, over all jobs.
 pub const PUSH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The last moment at which a job can be due, in microseconds since 1970: 2223-07-06. Beyond it a server could not tell
-/// microseconds apart any more.
+/// The latest due time of a job, in microseconds since 1970: 2223-07-06. Later times lose microsecond precision on a
+/// server, which stores them as floating-point numbers.
 const DUE_MICROS_MAX: Micros = 8_000_000_000_000_000;
-/// The longest time from now after which a job can be due: 46,296 days.
+/// The longest delay of a job: 46,296 days.
 const DELAY_MICROS_MAX: Micros = DUE_MICROS_MAX / 2;
 
-/// Attempts that may fail before a job is buried, unless the push says otherwise.
+/// Default number of attempts that may fail before a job is buried.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 25;
-/// How long one attempt may run, unless the push says otherwise.
+/// Default time that one attempt may run.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The queue of a job that names none.
+/// The default queue.
 pub const DEFAULT_QUEUE: &str = "default";
-/// How kinds begin that duly has made for itself: nobody pushes them, no handler gets them.
+/// Prefix of kinds reserved by duly: they cannot be pushed, and no handler gets them.
 pub(crate) const RESERVED_KIND_PREFIX: &str = "duly:";
 
-/// From when a job may be claimed.
+/// When a job becomes due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Due {
     /// At once.
     #[default]
     Now,
-    /// So long after the push, by the store's clock: the pusher's own clock does not matter.
+    /// After this delay, by the store's clock. The pusher's clock does not matter.
     After(Duration),
-    /// At this moment.
+    /// At this time.
     At(SystemTime),
 }
 
-/// What to do if an unfinished job with the same unique key exists.
+/// The behaviour of a push if an unfinished job with the same unique key exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UniqueConflict {
-    /// Keep the old job, push nothing.
+    /// Keep the existing job and push nothing.
     #[default]
     Keep,
-    /// Put the new job in its place, unless the old one is running.
+    /// Replace the existing job, unless it is running.
     Replace,
 }
 
 /// A job to be pushed, with its options.
 ///
-/// Made from a value whose type implements [`Args`](crate::Args), or by [`Push::new`] from a kind and JSON text.
-/// The options can be called on the value itself: `Mail { .. }.after(MINUTE).queue("mail")`.
+/// Created from a value of a type that implements [`Args`](crate::Args), or by [`Push::new`] from a kind and JSON text.
+/// With [`PushExt`](crate::PushExt), options can be set on the value itself: `Mail { .. }.after(MINUTE).queue("mail")`.
 ///
-/// Not `Clone`, on purpose: the id that it has by itself is new to every store, and is not looked for.
+/// Deliberately not `Clone`: a generated id is known to be new, so the store does not look for it.
 ///
 /// ```compile_fail
 /// let push = duly::Push::new("mail", "{}");
 /// let again = push.clone();
 /// ```
 ///
-/// A push that is to be repeated safely, after [`Error::Unknown`], is given an id with [`Push::id`]:
+/// To repeat a push safely after [`Error::Unknown`], set an id with [`Push::id`]:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> duly::Result<()> {
 /// # let duly = duly::Duly::open(":memory:").await?;
-/// let mail = || duly::Push::new("mail", "{}").id(duly::JobId::named("mail:7"));
+/// let mail = || duly::Push::new("mail", "{}").id(duly::JobId::from_name("mail:7"));
 /// assert!(duly.push(mail()).await?.is_new());
 /// assert!(!duly.push(mail()).await?.is_new());
 /// # Ok(())
@@ -85,11 +85,11 @@ pub enum UniqueConflict {
 #[derive(Debug)]
 pub struct Push {
     pub(crate) id: JobId,
-    /// The library made this id just now: no store has seen it, no look-up is needed.
+    /// The id was generated here: no store has seen it, so no lookup is needed.
     pub(crate) has_fresh_id: bool,
     pub(crate) queue: String,
     pub(crate) kind: String,
-    /// JSON text, or why the value could not be written as JSON: told at the push.
+    /// JSON text, or the serialization error, which the push reports.
     pub(crate) args: Result<String, String>,
     pub(crate) priority: Priority,
     pub(crate) due: Due,
@@ -102,26 +102,26 @@ pub struct Push {
     pub(crate) traceparent: Option<String>,
 }
 
-/// What became of a pushed job.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushResult {
-    /// It is in the store now.
+    /// The job was pushed.
     New(JobId),
-    /// Nothing changed: this job is there already, by the same id or the same unique key,
-    /// or its id was there within the last ten minutes.
+    /// Nothing changed: a job with the same id or unique key exists, or a job with the same id existed within the last
+    /// ten minutes.
     Existing(JobId),
-    /// It is in the store now, and took the place of a waiting job with the same unique key.
+    /// The job was pushed and replaced a waiting job with the same unique key.
     Replaced {
         /// The new job.
         id: JobId,
-        /// The one that is gone.
+        /// The replaced job.
         old: JobId,
     },
 }
 
 impl PushResult {
-    /// The job that is in the store now.
+    /// Returns the id of the job that is in the store now.
     #[must_use]
     pub fn id(&self) -> JobId {
         match *self {
@@ -129,7 +129,7 @@ impl PushResult {
         }
     }
 
-    /// Whether the push changed the store.
+    /// Returns whether the push changed the store.
     #[must_use]
     pub fn is_new(&self) -> bool {
         !matches!(self, PushResult::Existing(_))
@@ -137,13 +137,13 @@ impl PushResult {
 }
 
 impl Push {
-    /// A job of this kind with args as JSON text. Text that is not JSON is refused at the push.
+    /// Returns a job of this kind with args as JSON text. Invalid JSON is reported by the push.
     #[must_use]
     pub fn new(kind: impl Into<String>, args: impl Into<String>) -> Self {
         Push::with_args(kind.into(), validate_json(args.into()))
     }
 
-    /// A job of this kind with args that are known to be JSON, or the reason why there are none.
+    /// Returns a job of this kind with valid JSON args, or with the reason why there are none.
     pub(crate) fn with_args(kind: String, args: Result<String, String>) -> Self {
         Push {
             id: JobId::fresh(),
@@ -163,63 +163,63 @@ impl Push {
         }
     }
 
-    /// Of this kind instead.
+    /// Replaces the kind.
     #[must_use]
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self
     }
 
-    /// With these args instead, as JSON text. Text that is not JSON is refused at the push.
+    /// Replaces the args, as JSON text. Invalid JSON is reported by the push.
     #[must_use]
     pub fn args(mut self, args: impl Into<String>) -> Self {
         self.args = validate_json(args.into());
         self
     }
 
-    /// Into this queue instead of `default`.
+    /// Sets the queue (default `default`).
     #[must_use]
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queue = queue.into();
         self
     }
 
-    /// So long from now, by the store's clock.
+    /// Makes the job due after this delay, by the store's clock.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.due = Due::After(delay);
         self
     }
 
-    /// At this moment; at once if it is past.
+    /// Makes the job due at this time; a past time means now.
     #[must_use]
-    pub fn at(mut self, moment: SystemTime) -> Self {
-        self.due = Due::At(moment);
+    pub fn at(mut self, time: SystemTime) -> Self {
+        self.due = Due::At(time);
         self
     }
 
-    /// Before or after other ready jobs of its queue.
+    /// Sets the priority among ready jobs of the queue.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Only if no unfinished job of the queue has this key; else the old job stays.
+    /// Pushes only if no unfinished job of the queue has this key. Otherwise the existing job stays.
     #[must_use]
     pub fn unique(mut self, key: impl Into<String>) -> Self {
         self.unique = Some(key.into());
         self
     }
 
-    /// What to do if an unfinished job with the same unique key exists.
+    /// Sets what happens if an unfinished job with the same unique key exists.
     #[must_use]
     pub fn on_conflict(mut self, conflict: UniqueConflict) -> Self {
         self.conflict = conflict;
         self
     }
 
-    /// Under this id: pushing the same id again changes nothing and says so.
+    /// Sets the id. Pushing the same id again changes nothing and returns [`PushResult::Existing`].
     #[must_use]
     pub fn id(mut self, id: JobId) -> Self {
         self.id = id;
@@ -227,63 +227,64 @@ impl Push {
         self
     }
 
-    /// How many attempts may fail before the job is buried (default 25).
+    /// Sets how many attempts may fail before the job is buried (default 25).
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// How long one attempt may run (default one hour).
+    /// Sets how long one attempt may run (default one hour).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long the job stays in the store once it is done (default: what the store was opened with).
+    /// Sets how long the job is kept once it is done (default: the option of the store).
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = Some(keep);
         self
     }
 
-    /// A word to find the job by; may be called several times.
+    /// Adds a tag to find the job by. Can be called several times.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
         self
     }
 
-    /// Words to find the job by.
+    /// Adds tags to find the job by.
     #[must_use]
     pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
         self.tags.extend(tags.into_iter().map(Into::into));
         self
     }
 
-    /// The W3C trace context to carry along to the attempt's span.
+    /// Sets the W3C trace context that the span of each attempt continues.
     #[must_use]
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.traceparent = Some(traceparent.into());
         self
     }
 
-    /// The id under which it will be pushed.
+    /// Returns the id of the job.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         self.id
     }
 
-    /// Everything that can be wrong with a push before a store sees it: for who pushes many and wants to know which is wrong.
-    /// Every push is checked in any case.
+    /// Validates everything that does not depend on the store.
+    ///
+    /// Every push does this itself. Call it to find the invalid job before you push many.
     pub fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         check_name("kind", &self.kind)?;
         if self.kind.starts_with(RESERVED_KIND_PREFIX) {
             return Err(Error::invalid(
                 "kind",
-                format!("{:?} begins with {RESERVED_KIND_PREFIX}, which is duly's own", self.kind),
+                format!("{:?} begins with {RESERVED_KIND_PREFIX}, which is reserved", self.kind),
             ));
         }
         if self.tags.len() > TAGS_MAX {
@@ -296,7 +297,7 @@ impl Push {
             return Err(Error::invalid("max_attempts", "must be at least 1"));
         }
         if self.timeout.is_zero() {
-            return Err(Error::invalid("timeout", "must be longer than nothing"));
+            return Err(Error::invalid("timeout", "must be greater than zero"));
         }
         if let Some(key) = &self.unique {
             check_text("unique", key, UNIQUE_BYTES_MAX)?;
@@ -311,7 +312,7 @@ impl Push {
     fn check_args(&self) -> Result<()> {
         let args = match &self.args {
             Ok(args) => args,
-            Err(why) => return Err(Error::invalid("args", why.clone())),
+            Err(reason) => return Err(Error::invalid("args", reason.clone())),
         };
         check_args_len(args)
     }
@@ -320,21 +321,19 @@ impl Push {
 impl Due {
     /// Returns an error if the due time is too late for a store to keep.
     pub fn check(self) -> Result<()> {
-        let why = match self {
-            Due::At(moment) if to_micros(moment) > DUE_MICROS_MAX => "too late; a job can be due until 2223-07-06",
-            Due::After(delay) if micros(delay) > DELAY_MICROS_MAX => {
-                "too late; a job can be due 46296 days from now at most"
-            }
+        let reason = match self {
+            Due::At(time) if to_micros(time) > DUE_MICROS_MAX => "too late; a job can be due until 2223-07-06",
+            Due::After(delay) if micros(delay) > DELAY_MICROS_MAX => "too late; a job can be due in at most 46296 days",
             Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
         };
-        Err(Error::invalid("due", why))
+        Err(Error::invalid("due", reason))
     }
 }
 
-/// Args that replace others: JSON, and not too long.
+/// Validates args that replace others: they must be JSON and not too long.
 pub(crate) fn check_args(args: &str) -> Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(args)
-        .map_err(|why| Error::invalid("args", format!("are not JSON: {why}")))?;
+        .map_err(|error| Error::invalid("args", format!("not JSON: {error}")))?;
     check_args_len(args)
 }
 
@@ -343,7 +342,7 @@ fn check_args_len(args: &str) -> Result<()> {
         return Err(Error::invalid(
             "args",
             format!(
-                "{} bytes; args have at most {ARGS_BYTES_MAX}: put large data elsewhere and push where it is",
+                "{} bytes; args have at most {ARGS_BYTES_MAX}: store large data elsewhere and push a reference to it",
                 args.len()
             ),
         ));
@@ -351,11 +350,11 @@ fn check_args_len(args: &str) -> Result<()> {
     Ok(())
 }
 
-/// Args as they are, if they are JSON; else why they are not.
+/// Returns the args if they are JSON, and the reason otherwise.
 fn validate_json(args: String) -> Result<String, String> {
     match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
         Ok(_) => Ok(args),
-        Err(why) => Err(format!("not JSON: {why}")),
+        Err(error) => Err(format!("not JSON: {error}")),
     }
 }
 
@@ -374,12 +373,12 @@ pub fn check_name(field: &'static str, name: &str) -> Result<()> {
         None => Ok(()),
         Some(bad) => Err(Error::invalid(
             field,
-            format!("{name:?} has {bad:?} in it; only letters, digits and _ . : / - are allowed"),
+            format!("{name:?} contains {bad:?}; only letters, digits and _ . : / - are allowed"),
         )),
     }
 }
 
-/// What every store can keep as a kind or a tag, however long. Other systems allow more in theirs than we do in a name.
+/// Returns whether every store can keep the text as a kind or a tag. Other systems allow more than [`check_name`] does.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
@@ -389,12 +388,12 @@ pub(crate) fn check_text(field: &'static str, text: &str, bytes_max: usize) -> R
         return Err(Error::invalid(field, format!("{} bytes long; must be 1 to {bytes_max}", text.len())));
     }
     if text.chars().any(char::is_control) {
-        return Err(Error::invalid(field, format!("{text:?} has a control character in it")));
+        return Err(Error::invalid(field, format!("{text:?} contains a control character")));
     }
     Ok(())
 }
 
-/// `00-<32 hex>-<16 hex>-<2 hex>`, as the W3C recommendation on trace context has it.
+/// Validates the W3C format `00-<32 hex>-<16 hex>-<2 hex>`.
 fn check_traceparent(text: &str) -> Result<()> {
     let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let parts: Vec<&str> = text.split('-').collect();
@@ -444,13 +443,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_a_check_panic(kind in ".*", args in ".*", queue in ".*", key in ".*", trace in ".*") {
+        fn check_never_panics(kind in ".*", args in ".*", queue in ".*", key in ".*", trace in ".*") {
             let push = Push::new(kind, args).queue(queue).unique(key).traceparent(trace);
             let _ = push.check();
         }
 
         #[test]
-        fn good_names_pass(name in "[A-Za-z0-9_.:/-]{1,128}") {
+        fn valid_names_pass(name in "[A-Za-z0-9_.:/-]{1,128}") {
             prop_assert!(check_name("queue", &name).is_ok());
         }
     }

@@ -1,18 +1,18 @@
-//! From the number of failed attempts to the delay before the next one. Pure.
+//! The delay before the next attempt, from the number of failed ones. Pure logic.
 
 use std::time::Duration;
 
-/// How long to wait between attempts: exponential, with a ceiling and jitter.
+/// The delays between attempts: exponential, with a maximum and jitter.
 ///
-/// The default waits 1 s after the first failure, doubles each time up to 6 hours,
-/// and spreads each delay by a quarter either way: 25 attempts take about two and a half days.
+/// The default waits 1 s after the first failure and doubles the delay each time, up to 6 hours. Jitter changes each
+/// delay by up to a quarter either way. 25 attempts take about two and a half days.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retry {
     base: Duration,
     factor: f64,
     max: Duration,
     jitter: f64,
-    /// The delay grows with the fourth power of the failures, and nothing else counts.
+    /// The delay grows with the fourth power of the failures; only `max` applies besides.
     fourth_power: bool,
 }
 
@@ -41,35 +41,35 @@ impl Retry {
         Retry { base: delay, factor: 1.0, max: delay, jitter: 0.0, fourth_power: false }
     }
 
-    /// Waits `n^4 + 15` seconds after `n` failures before this one, and up to `9 (n + 1)` more: 26 attempts take about three
-    /// weeks. What Sidekiq does, and the default on its keys.
+    /// Waits `n^4 + 15` seconds after `n` earlier failures, plus up to `9 (n + 1)` seconds: 26 attempts take about
+    /// three weeks. Sidekiq does the same; this is the default on its keys.
     #[must_use]
     pub fn fourth_power() -> Self {
         Retry { max: Duration::MAX, fourth_power: true, ..Retry::default() }
     }
 
-    /// By how much each delay is longer than the one before: at least 1.
+    /// Sets the factor between two delays, at least 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() { factor.max(1.0) } else { 1.0 };
         self
     }
 
-    /// No delay is longer than this.
+    /// Sets the maximum delay.
     #[must_use]
     pub fn max(mut self, max: Duration) -> Self {
         self.max = max;
         self
     }
 
-    /// Spreads each delay by this share either way, from 0 (exact) to 1.
+    /// Sets the jitter: each delay changes by up to this share either way, from 0 (exact) to 1.
     #[must_use]
     pub fn jitter(mut self, share: f64) -> Self {
         self.jitter = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         self
     }
 
-    /// The delay after the `failed`-th failure (from 1); `random` in 0..1 picks a place in the spread.
+    /// Returns the delay after the `failed`-th failure (from 1). `random` in 0..1 selects the jitter.
     #[must_use]
     pub fn delay(&self, failed: u32, random: f64) -> Duration {
         if self.fourth_power {
@@ -105,8 +105,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stays_within_its_bounds(base in 0u64..100_000, factor in -5.0f64..50.0, max in 0u64..1_000_000,
-                                   jitter in -1.0f64..3.0, failed in any::<u32>(), random in any::<f64>()) {
+        fn stays_within_its_bounds(
+            base in 0u64..100_000, factor in -5.0f64..50.0, max in 0u64..1_000_000,
+            jitter in -1.0f64..3.0, failed in any::<u32>(), random in any::<f64>(),
+        ) {
             let max = Duration::from_millis(max);
             let retry = Retry::exponential(Duration::from_millis(base)).factor(factor).max(max).jitter(jitter);
             prop_assert!(retry.delay(failed, random) <= max);

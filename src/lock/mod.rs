@@ -1,7 +1,7 @@
-//! Locks: a named right with an end, held by one acquisition at a time (or by at most n).
+//! Distributed locks: each has a name and a time limit, and one acquisition (or at most n) holds it at a time.
 //!
-//! **A lock alone protects nothing**: whoever holds it may be paused for longer than it lasts, wake up, and go on.
-//! So every hold has a fence, and what the lock protects must refuse a smaller one than it has seen.
+//! **A lock alone protects nothing**: its holder may be paused for longer than the lock lasts, wake up, and continue.
+//! So every hold has a fence, and the protected resource must reject a fence smaller than one it has seen.
 
 pub(crate) mod renewal;
 pub(crate) mod waiters;
@@ -17,20 +17,21 @@ use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::job::push::check_text;
 use crate::peers::{HeldLock, Peers};
-use crate::store::{LOCK_SLOTS_MAX, LockOwner, LockRecord, LockRequest};
+use crate::store::{LOCK_SLOTS_MAX, LockRequest};
+pub use crate::store::{LockOwner, LockRecord};
 
-/// How long a hold lasts without being extended, unless [`Lock::ttl`] says otherwise.
+/// Default duration of a hold without an extension; see [`Lock::ttl`].
 pub const DEFAULT_LOCK_TTL: Duration = Duration::from_secs(30);
 /// Longest name of a lock, in bytes.
 pub const LOCK_NAME_BYTES_MAX: usize = 256;
-/// Shortest and longest time that a hold can be asked to last.
+/// Shortest and longest duration of a hold.
 const TTL_MIN: Duration = Duration::from_millis(10);
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The first wait after the store has failed; doubles up to the longest.
+/// First delay after a store error; doubles up to the longest.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// A lock to be taken. Made by [`Duly::lock`].
+/// A lock to acquire, created by [`Duly::lock`].
 #[must_use = "a lock is not held until `acquire` or `try_acquire` is awaited"]
 #[derive(Clone, Debug)]
 pub struct Lock {
@@ -47,74 +48,73 @@ impl Lock {
         Lock { duly, name, ttl: DEFAULT_LOCK_TTL, wait: None, slots: 1, note: None }
     }
 
-    /// How long a hold outlives its holder (default 30 s): while the guard lives it is extended long before.
+    /// Sets how long a hold outlives its holder (default 30 s). The guard extends the hold well before.
     ///
-    /// Whoever waits gets the lock of a holder that was killed only after this time.
+    /// If a holder is killed, waiters get the lock only after this time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Waits at most so long for its turn (default: as long as it takes). Zero takes it if it is free, as
-    /// [`Lock::try_acquire`] does.
+    /// Sets how long to wait for the lock (default: no limit). Zero acts as [`Lock::try_acquire`].
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// At most so many may hold it at a time (default 1), each with a slot and a fence of its own.
+    /// Sets how many owners may hold the lock at a time (default 1), each with its own slot and fence.
     ///
-    /// Everybody should ask with the same number: each ask goes by its own.
+    /// All callers should use the same number: each request applies its own.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
     }
 
-    /// Who this is, for those who look at who holds the lock (default: machine and process).
+    /// Sets a note that describes the owner to people (default: host and process).
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// Takes the lock; waits for it in line, first come first served.
+    /// Acquires the lock, waiting for it first come, first served.
     ///
-    /// [`Error::Timeout`] if the time to wait was over first. Dropping the future gives up the place in the line.
+    /// Fails with [`Error::Timeout`] if the lock was not free in time. Dropping the future cancels the wait.
     pub async fn acquire(self) -> Result<Guard> {
         if self.wait.is_some_and(|wait| wait.is_zero()) {
             return self.clone().try_acquire().await?.ok_or_else(|| self.timeout_error(None));
         }
-        let until = self.wait.and_then(|wait| clock::monotonic_now().checked_add(wait));
-        let (hall, ask) = self.build_request(true)?;
-        let waiter = hall.start_lock_wait(ask);
-        let take = async {
-            announce_with_retries(&hall).await?;
+        let deadline = self.wait.and_then(|wait| clock::monotonic_now().checked_add(wait));
+        let (peers, request) = self.build_request(true)?;
+        let waiter = peers.start_lock_wait(request);
+        let acquire = async {
+            announce_with_retries(&peers).await?;
             match waiter.request_first().await? {
                 Some(held) => Ok(held),
                 None => waiter.wait_for_turn().await,
             }
         };
-        match with_deadline(until, take).await {
-            Some(held) => Ok(Guard::new(hall.clone(), held?)),
-            // What was asked for is given up in the background, and nobody waits for that here.
+        match with_deadline(deadline, acquire).await {
+            Some(held) => Ok(Guard::new(peers.clone(), held?)),
+            // The request is cancelled in the background; the caller does not wait for that.
             None => Err(self.timeout_error(waiter.last_error())),
         }
     }
 
-    /// Takes the lock if it is free and nobody stands in line for it.
+    /// Acquires the lock if it is free and has no waiters.
     pub async fn try_acquire(self) -> Result<Option<Guard>> {
-        let (hall, ask) = self.build_request(false)?;
-        hall.ensure_announced().await?;
-        let waiter = hall.start_lock_wait(ask);
+        let (peers, request) = self.build_request(false)?;
+        peers.ensure_announced().await?;
+        let waiter = peers.start_lock_wait(request);
         let held = waiter.request_first().await?;
-        Ok(held.map(|held| Guard::new(hall, held)))
+        Ok(held.map(|held| Guard::new(peers, held)))
     }
 
-    /// Who holds it, and until when; `None` if nobody does. Of a lock with several slots the first hold.
+    /// Returns the holder and when its hold expires; `None` if the lock is free. With several slots, the first hold.
     pub async fn holder(&self) -> Result<Option<LockRecord>> {
         Ok(self.holders().await?.into_iter().next())
     }
 
-    /// All who hold it.
+    /// Returns all holds.
     pub async fn holders(&self) -> Result<Vec<LockRecord>> {
         Lock::check_name(&self.name)?;
         let (mut all, mut cursor) = (Vec::new(), None);
@@ -137,18 +137,18 @@ impl Lock {
         if let Some(note) = &self.note {
             check_text("note", note, LOCK_NAME_BYTES_MAX)?;
         }
-        let hall = self.duly.peers()?;
-        let ask = LockRequest {
+        let peers = self.duly.peers()?;
+        let request = LockRequest {
             name: self.name.clone(),
             owner: LockOwner::fresh(),
-            node: hall.node_id(),
+            node: peers.node_id(),
             lease: self.duly.options.lease,
             slots: self.slots,
             ttl: self.ttl,
             wait,
-            note: self.note.clone().unwrap_or_else(|| hall.note().to_owned()),
+            note: self.note.clone().unwrap_or_else(|| peers.note().to_owned()),
         };
-        Ok((hall, ask))
+        Ok((peers, request))
     }
 
     /// Returns an error if `name` cannot be the name of a lock: it is empty, too long, or has a control character.
@@ -156,57 +156,59 @@ impl Lock {
         check_text("lock", name, LOCK_NAME_BYTES_MAX)
     }
 
-    /// A hold lasts neither for nothing nor for ever.
+    /// Returns an error if `ttl` is out of range.
     pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
         if (TTL_MIN..=TTL_MAX).contains(&ttl) {
             return Ok(());
         }
-        Err(Error::invalid("ttl", format!("{ttl:?} is not between {TTL_MIN:?} and {TTL_MAX:?}")))
+        Err(Error::invalid("ttl", format!("{ttl:?} must be between {TTL_MIN:?} and {TTL_MAX:?}")))
     }
 
-    /// It was not free in time; or nobody knows, if the store had trouble.
-    fn timeout_error(&self, trouble: Option<String>) -> Error {
+    /// Returns the error for a lock that was not acquired in time, with the store error if there was one.
+    fn timeout_error(&self, store_error: Option<String>) -> Error {
         let (name, wait) = (&self.name, self.wait.unwrap_or_default());
-        let reason = match trouble {
-            None => format!("{name} was not free within {wait:?}"),
-            Some(trouble) => format!("{name} was not got within {wait:?}, and the store does not answer: {trouble}"),
+        let reason = match store_error {
+            None => format!("lock {name} was not free within {wait:?}"),
+            Some(error) => {
+                format!("could not acquire lock {name} within {wait:?}; the store does not respond: {error}")
+            }
         };
         Error::Timeout { op: "lock", reason }
     }
 }
 
-/// Enters the hall, however long the store takes to answer.
-async fn announce_with_retries(hall: &Peers) -> Result<()> {
+/// Announces this process, retrying while the store fails.
+async fn announce_with_retries(peers: &Peers) -> Result<()> {
     let mut failures = 0;
     loop {
-        match hall.ensure_announced().await {
+        match peers.ensure_announced().await {
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "the store does not answer; asked again");
+                tracing::warn!(%error, "the store does not respond; retrying");
                 failures += 1;
                 tokio::time::sleep(backoff_delay(failures)).await;
             }
-            entered => return entered,
+            result => return result,
         }
     }
 }
 
-/// The output, unless that takes too long.
-async fn with_deadline<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
-    match until {
+/// Returns the output, or `None` if the deadline passes first.
+async fn with_deadline<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
         None => Some(work.await),
-        Some(until) => tokio::time::timeout_at(until, work).await.ok(),
+        Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
     }
 }
 
-/// How long to wait after so many failures of the store in a row.
+/// Returns the delay after this many consecutive store errors.
 pub(crate) fn backoff_delay(failures: u32) -> Duration {
     let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
     ceiling.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
-/// A lock that is held. It is extended by itself while this lives, on a thread of its own; dropping it releases the lock.
+/// A held lock. A background thread extends it while the guard exists; dropping the guard releases the lock.
 ///
-/// A program that ends right after dropping it may end before the lock is released: await [`Guard::release`] there.
+/// If the program exits right after the drop, the lock may not be released in time: await [`Guard::release`] instead.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     peers: Arc<Peers>,
@@ -214,70 +216,70 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Of a hold that the hall extends already.
-    fn new(hall: Arc<Peers>, held: Arc<HeldLock>) -> Self {
+    /// Creates the guard of a hold that is already being extended.
+    fn new(peers: Arc<Peers>, held: Arc<HeldLock>) -> Self {
         crate::metrics::record_lock_acquired();
-        Guard { peers: hall, held }
+        Guard { peers, held }
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.held.request.name
     }
 
-    /// Grows with every acquisition of the lock, over crashes and failovers.
-    /// Hand it to whatever the lock protects, to refuse an older one.
+    /// Returns the fence, which increases with every acquisition, across crashes and failovers.
+    /// Pass it to the protected resource, which rejects older ones.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.held.fence
     }
 
-    /// Which of the lock's slots this is, from 1.
+    /// Returns the slot of the lock, from 1.
     #[must_use]
     pub fn slot(&self) -> u32 {
         self.held.slot
     }
 
-    /// Whoever it is that holds the lock: unique to this acquisition.
+    /// Returns the owner, unique to this acquisition.
     #[must_use]
     pub fn owner(&self) -> LockOwner {
         self.held.request.owner
     }
 
-    /// Resolves when the lock is lost: it was taken over or broken, or could not be extended in time.
+    /// Waits until the lock is lost: it was taken over or broken, or could not be extended in time.
     pub async fn lost(&self) {
         self.held.lost().await;
     }
 
-    /// Whether the lock is lost, also if nobody could tell us: by our own clock it lasts no longer than the store says.
+    /// Returns whether the lock is lost. By the local clock, a hold ends no later than in the store.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held.is_lost()
     }
 
-    /// How long it lasts at least, if it is never extended again.
+    /// Returns how long the hold lasts at least without another extension.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held.remaining()
     }
 
-    /// Until when it lasts at least, if it is never extended again, by our own clock.
+    /// Returns until when the hold lasts at least without another extension, by the local clock.
     #[must_use]
     pub fn deadline(&self) -> SystemTime {
         self.peers.now() + self.held.remaining()
     }
 
-    /// Drops the guard without a release, and stops extending the hold: a client that knows its owner does both from now on.
+    /// Drops the guard but keeps the lock: from now on, a remote client with its owner extends and releases it.
     pub(crate) fn detach(self) {
-        // Dropped like one that was released: nothing is given up.
+        // Marked as released, so that the drop does not release the lock.
         self.held.stop_renewal();
         self.held.mark_released();
     }
 
-    /// Extends it now, by its whole time.
+    /// Extends the hold now, to its full duration.
     ///
-    /// [`Error::Conflict`] if it is not held any more.
+    /// Fails with [`Error::Conflict`] if the lock is no longer held.
     pub async fn extend(&self) -> Result<()> {
         match self.peers.extend_lock_now(&self.held).await? {
             true => Ok(()),
@@ -285,28 +287,28 @@ impl Guard {
         }
     }
 
-    /// Releases the lock, and answers once that is done: the next in line has been told.
+    /// Releases the lock and returns once the store has confirmed it and notified the next waiter.
     ///
-    /// [`Error::Conflict`] if it was not held any more: then something may have been done by two at a time.
+    /// Fails with [`Error::Conflict`] if the lock was no longer held: two owners may have worked at the same time.
     pub async fn release(&self) -> Result<()> {
-        // It stays among the guarded until the store has answered: a turn that comes late must not be taken for nobody's.
+        // It stays registered until the store replies: a late turn for it must not be released as if it had no owner.
         self.held.stop_renewal();
         if self.held.is_released() {
             return Err(not_held_error(self.name()));
         }
-        let (was_lost, mut failures, mut in_doubt) = (self.held.is_lost(), 0, false);
+        let (was_lost, mut failures, mut is_unknown) = (self.held.is_lost(), 0, false);
         loop {
             match self.peers.store().unlock(&self.held.request).await {
                 Ok(held) => {
                     self.held.mark_released();
                     self.peers.remove_held_lock(&self.held);
-                    // If an answer was lost, that may well have been the one that counted; but not if the lock was lost before.
-                    let released = held || (in_doubt && !was_lost);
+                    // If a reply was lost, that request may have released the lock, unless the lock was lost before.
+                    let released = held || (is_unknown && !was_lost);
                     return if released { Ok(()) } else { Err(not_held_error(self.name())) };
                 }
                 Err(error) if !error.is_retryable() || self.held.is_expired() => return Err(error),
                 Err(error) => {
-                    in_doubt |= matches!(error, Error::Unknown { .. });
+                    is_unknown |= matches!(error, Error::Unknown { .. });
                     failures += 1;
                     tokio::time::sleep(backoff_delay(failures)).await;
                 }
@@ -316,15 +318,15 @@ impl Guard {
 }
 
 fn not_held_error(name: &str) -> Error {
-    Error::Conflict(format!("lock {name} is not held: it was released, taken over or broken, or its time was over"))
+    Error::Conflict(format!("lock {name} is not held: it was released, taken over or broken, or its time expired"))
 }
 
 impl Drop for Guard {
-    /// Stops extending first: an extension that came after the release could hold up the next owner.
+    /// Stops extending first: an extension after the release could block the next owner.
     fn drop(&mut self) {
         self.held.stop_renewal();
         self.peers.remove_held_lock(&self.held);
-        // Also a release that was dropped half-way.
+        // This includes a release whose future was dropped before it completed.
         if !self.held.is_released() {
             self.peers.abandon_lock(self.held.request.clone());
         }

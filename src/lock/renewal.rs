@@ -1,4 +1,4 @@
-//! Locks that are held here: extended long before they end, lost at their end whatever the store says.
+//! Renewal of held locks: extended well before they expire, and lost at their deadline at the latest.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,17 +14,17 @@ use crate::job::Fence;
 use crate::peers::{Peers, PeersInner};
 use crate::store::{LOCK_EXTENDS_MAX, LockOwner, LockRequest};
 
-/// A hold is extended when so much of its time is over.
+/// A hold is extended after this part of its duration.
 const EXTEND_AFTER_FRACTION: f64 = 1.0 / 3.0;
-/// After a failed extension the next one is tried after this part of the time.
+/// A failed extension is retried after this part of the duration.
 const RETRY_AFTER_FRACTION: f64 = 1.0 / 10.0;
-/// The same where it may be lost already, at most.
+/// Longest delay of that retry for a hold that may already be lost.
 const CHECK_RETRY_MAX: Duration = Duration::from_secs(1);
-/// Holds that are due so soon are extended together.
+/// Holds due within this part of their duration are extended in one batch.
 const BATCH_WINDOW_FRACTION: f64 = 1.0 / 20.0;
-/// Our clock may run a little slower than the store's: by our own count a hold ends so much sooner.
+/// The local clock may run slower than the store's, so locally a hold ends earlier by this part of its duration.
 const CLOCK_DRIFT_FRACTION: f64 = 0.01;
-/// How long the thread sleeps at most, so that a clock that a test moves is seen.
+/// Longest sleep of the thread, so that it notices a clock changed by a test.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A hold of a lock, shared by its guard and the thread that extends it.
@@ -33,22 +33,22 @@ pub(crate) struct HeldLock {
     pub(crate) fence: Fence,
     pub(crate) slot: u32,
     clock: Clock,
-    /// From this moment on somebody else may hold it, by our own clock.
+    /// From this time on another owner may hold it, by the local clock.
     deadline: AtomicI64,
     extend_at: AtomicI64,
-    /// Something may have happened to it since it was last asked for.
+    /// Whether the hold may have been lost since the last request.
     needs_check: AtomicBool,
-    /// Released, or about to be: nobody extends it any more.
+    /// Released or about to be: it is not extended any more.
     stopped: AtomicBool,
     released: AtomicBool,
     lost: CancellationToken,
 }
 
 impl HeldLock {
-    /// A hold that was asked for at this moment.
-    pub(crate) fn new(ask: LockRequest, (fence, slot): (Fence, u32), clock: Clock, asked: Micros) -> Arc<Self> {
+    /// Creates a hold that was requested at this time.
+    pub(crate) fn new(request: LockRequest, (fence, slot): (Fence, u32), clock: Clock, requested: Micros) -> Arc<Self> {
         let held = HeldLock {
-            request: ask,
+            request,
             fence,
             slot,
             clock,
@@ -59,18 +59,18 @@ impl HeldLock {
             released: AtomicBool::new(false),
             lost: CancellationToken::new(),
         };
-        held.set_deadline_from(asked);
+        held.set_deadline_from(requested);
         Arc::new(held)
     }
 
-    /// The store has let it last for its time from some moment after this one.
-    fn set_deadline_from(&self, asked: Micros) {
+    /// Sets the deadline after the store granted the full duration from some time after `requested`.
+    fn set_deadline_from(&self, requested: Micros) {
         let ttl = micros(self.request.ttl);
-        self.deadline.store(asked + ttl - fraction_of(ttl, CLOCK_DRIFT_FRACTION), Ordering::SeqCst);
-        // What was doubted since that was asked is asked again.
-        let again =
-            if self.needs_check.load(Ordering::SeqCst) { 0 } else { asked + fraction_of(ttl, EXTEND_AFTER_FRACTION) };
-        self.extend_at.store(again, Ordering::SeqCst);
+        self.deadline.store(requested + ttl - fraction_of(ttl, CLOCK_DRIFT_FRACTION), Ordering::SeqCst);
+        // A hold marked for a check since that request is checked again.
+        let scheduled = requested + fraction_of(ttl, EXTEND_AFTER_FRACTION);
+        let extend_at = if self.needs_check.load(Ordering::SeqCst) { 0 } else { scheduled };
+        self.extend_at.store(extend_at, Ordering::SeqCst);
     }
 
     fn mark_for_check(&self) {
@@ -78,13 +78,13 @@ impl HeldLock {
         self.extend_at.store(0, Ordering::SeqCst);
     }
 
-    /// When to try again, if an extension that is tried now fails.
+    /// Returns when to retry if an extension tried now fails.
     fn retry_at(&self, now: Micros) -> Micros {
-        let after = fraction_of(micros(self.request.ttl), RETRY_AFTER_FRACTION);
-        now + if self.needs_check.load(Ordering::SeqCst) { after.min(micros(CHECK_RETRY_MAX)) } else { after }
+        let delay = fraction_of(micros(self.request.ttl), RETRY_AFTER_FRACTION);
+        now + if self.needs_check.load(Ordering::SeqCst) { delay.min(micros(CHECK_RETRY_MAX)) } else { delay }
     }
 
-    /// By our own clock its time is over.
+    /// Returns whether the hold has expired by the local clock.
     pub(crate) fn is_expired(&self) -> bool {
         self.clock.since_boot() >= self.deadline.load(Ordering::SeqCst)
     }
@@ -98,16 +98,20 @@ impl HeldLock {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        let left = self.deadline.load(Ordering::SeqCst) - self.clock.since_boot();
-        if self.lost.is_cancelled() { Duration::ZERO } else { Duration::from_micros(u64::try_from(left).unwrap_or(0)) }
+        let remaining = self.deadline.load(Ordering::SeqCst) - self.clock.since_boot();
+        if self.lost.is_cancelled() {
+            Duration::ZERO
+        } else {
+            Duration::from_micros(u64::try_from(remaining).unwrap_or(0))
+        }
     }
 
-    /// From now on nobody extends it.
+    /// Stops extending the hold.
     pub(crate) fn stop_renewal(&self) {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    /// The store knows that it is not held any more.
+    /// Records that the store has released the hold.
     pub(crate) fn mark_released(&self) {
         self.released.store(true, Ordering::SeqCst);
     }
@@ -121,13 +125,13 @@ impl HeldLock {
     }
 }
 
-/// All locks that are held here.
+/// All locks held by this process.
 pub(crate) struct HeldLocks {
     held: Mutex<HashMap<LockOwner, Arc<HeldLock>>>,
     clock: Clock,
-    /// Until when the thread sleeps; written under the mutex of `held`.
+    /// When the thread wakes; written under the mutex of `held`.
     asleep_until: AtomicI64,
-    /// There is one that is due sooner.
+    /// Notified if a hold is due before the thread wakes.
     wake: Notify,
 }
 
@@ -144,8 +148,7 @@ impl HeldLocks {
         self.held().len()
     }
 
-    /// Something may have happened to the lock of this owner: it is extended at once, or found lost.
-    /// Answers whether there is such a lock here.
+    /// Marks the owner's hold for an immediate check that extends it or finds it lost. Returns whether there is one.
     pub(crate) fn check_soon(&self, owner: LockOwner) -> bool {
         let held = self.held().get(&owner).cloned();
         if let Some(held) = &held {
@@ -155,7 +158,7 @@ impl HeldLocks {
         held.is_some()
     }
 
-    /// Something may have happened to any of them, and nobody was told.
+    /// Marks all holds for an immediate check, after notifications may have been lost.
     pub(crate) fn check_all_soon(&self) {
         let held = self.held();
         held.values().for_each(|held| held.mark_for_check());
@@ -164,29 +167,30 @@ impl HeldLocks {
         }
     }
 
-    /// How long until something is to be done.
+    /// Returns the time until the next hold is due.
     fn next_delay(&self) -> Duration {
         let now = self.clock.since_boot();
         let held = self.held();
-        let at = |held: &Arc<HeldLock>| held.extend_at.load(Ordering::SeqCst).min(held.deadline.load(Ordering::SeqCst));
-        let until = held.values().map(at).min().unwrap_or(Micros::MAX).min(now + micros(SLEEP_MAX));
+        let due =
+            |held: &Arc<HeldLock>| held.extend_at.load(Ordering::SeqCst).min(held.deadline.load(Ordering::SeqCst));
+        let until = held.values().map(due).min().unwrap_or(Micros::MAX).min(now + micros(SLEEP_MAX));
         self.asleep_until.store(until, Ordering::SeqCst);
         Duration::from_micros(u64::try_from(until - now).unwrap_or(0))
     }
 
-    /// Lets go of what is over, and takes out what is to be extended now, its next turn put off.
+    /// Removes expired holds and returns those to extend now, with their retry scheduled.
     fn take_due(&self) -> Vec<Arc<HeldLock>> {
         let now = self.clock.since_boot();
         let mut all = self.held();
         all.retain(|_, held| {
-            let over = held.is_expired();
-            if over {
+            let is_expired = held.is_expired();
+            if is_expired {
                 held.lost.cancel();
                 crate::metrics::record_lock_lost();
             }
-            !over
+            !is_expired
         });
-        let soon = |held: &&Arc<HeldLock>| {
+        let is_due_soon = |held: &&Arc<HeldLock>| {
             let ttl = micros(held.request.ttl);
             held.extend_at.load(Ordering::SeqCst) <= now + fraction_of(ttl, BATCH_WINDOW_FRACTION)
         };
@@ -194,7 +198,7 @@ impl HeldLocks {
         if none_due {
             return Vec::new();
         }
-        let due: Vec<_> = all.values().filter(soon).take(LOCK_EXTENDS_MAX).cloned().collect();
+        let due: Vec<_> = all.values().filter(is_due_soon).take(LOCK_EXTENDS_MAX).cloned().collect();
         for held in &due {
             held.extend_at.store(held.retry_at(now), Ordering::SeqCst);
         }
@@ -202,11 +206,11 @@ impl HeldLocks {
     }
 }
 
-fn fraction_of(time: Micros, part: f64) -> Micros {
-    (time as f64 * part) as Micros
+fn fraction_of(time: Micros, fraction: f64) -> Micros {
+    (time as f64 * fraction) as Micros
 }
 
-/// Extends locks until the process goes.
+/// Extends locks until the process stops.
 pub(crate) async fn run_renewal(inner: &Arc<PeersInner>) {
     loop {
         tokio::select! {
@@ -216,11 +220,11 @@ pub(crate) async fn run_renewal(inner: &Arc<PeersInner>) {
         }
         let due = inner.held_locks.take_due();
         if !due.is_empty() {
-            // Beside the loop: an answer that is late must not keep another lock from being given up for lost in time.
+            // In a separate task: a late reply must not delay the detection of another lost lock.
             let task = inner.clone();
             inner.spawn(async move {
                 if let Err(error) = task.extend_locks(&due).await {
-                    tracing::warn!(locks = due.len(), %error, "locks could not be extended; tried again while they last");
+                    tracing::warn!(locks = due.len(), %error, "failed to extend locks; retrying until they expire");
                 }
             });
         }
@@ -228,29 +232,30 @@ pub(crate) async fn run_renewal(inner: &Arc<PeersInner>) {
 }
 
 impl PeersInner {
-    /// Extends holds together. Those that are not ours any more are lost.
+    /// Extends holds in one request. Holds that this process no longer has are lost.
     async fn extend_locks(&self, due: &[Arc<HeldLock>]) -> Result<Vec<bool>> {
-        let asked = self.clock.since_boot();
-        let asks: Vec<LockRequest> =
+        let requested = self.clock.since_boot();
+        let requests: Vec<LockRequest> =
             due.iter().filter(|held| !held.is_stopped()).map(|held| held.request.clone()).collect();
-        if asks.is_empty() {
+        if requests.is_empty() {
             return Ok(vec![false; due.len()]);
         }
-        let doubted: Vec<_> = due.iter().filter(|held| held.needs_check.swap(false, Ordering::SeqCst)).collect();
-        let answers = self.store.extend_locks(&asks).await.inspect_err(|_| {
-            doubted.iter().for_each(|held| held.needs_check.store(true, Ordering::SeqCst));
+        let to_check: Vec<_> = due.iter().filter(|held| held.needs_check.swap(false, Ordering::SeqCst)).collect();
+        let results = self.store.extend_locks(&requests).await.inspect_err(|_| {
+            to_check.iter().for_each(|held| held.needs_check.store(true, Ordering::SeqCst));
         })?;
-        let ours: HashMap<LockOwner, bool> = asks.iter().map(|ask| ask.owner).zip(answers).collect();
+        let extended_by_owner: HashMap<LockOwner, bool> =
+            requests.iter().map(|request| request.owner).zip(results).collect();
         let mut extended = Vec::with_capacity(due.len());
         for held in due {
-            let ours = ours.get(&held.request.owner).copied().unwrap_or(false);
-            extended.push(ours);
-            if ours && !held.is_expired() {
-                held.set_deadline_from(asked);
+            let is_extended = extended_by_owner.get(&held.request.owner).copied().unwrap_or(false);
+            extended.push(is_extended);
+            if is_extended && !held.is_expired() {
+                held.set_deadline_from(requested);
             } else if !held.is_stopped() {
                 tracing::info!(lock = held.request.name, fence = held.fence.0, "the lock is lost");
                 held.lost.cancel();
-                // One that is not there any more was counted when its time was over.
+                // A hold that is no longer registered was counted when it expired.
                 if self.held_locks.held().remove(&held.request.owner).is_some() {
                     crate::metrics::record_lock_lost();
                 }
@@ -263,13 +268,13 @@ impl PeersInner {
 impl Peers {
     /// Extends this hold from now on, until it is stopped.
     pub(crate) fn add_held_lock(&self, held: Arc<HeldLock>) {
-        let guards = &self.inner.held_locks;
-        let mut all = guards.held();
-        let at = held.extend_at.load(Ordering::SeqCst);
+        let locks = &self.inner.held_locks;
+        let mut all = locks.held();
+        let extend_at = held.extend_at.load(Ordering::SeqCst);
         all.insert(held.request.owner, held);
-        // Most are due long after the thread wakes up anyway: to wake it for each would cost more than the lock.
-        if at < guards.asleep_until.load(Ordering::SeqCst) {
-            guards.wake.notify_one();
+        // Most holds are due long after the thread wakes anyway; waking it for each would cost more than the lock.
+        if extend_at < locks.asleep_until.load(Ordering::SeqCst) {
+            locks.wake.notify_one();
         }
     }
 

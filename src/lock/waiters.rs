@@ -1,8 +1,9 @@
-//! Waiting for locks: a place in a line of the store, and somebody here who is told when it is its turn.
+//! Waiting for locks: an entry among the store's waiters, and a local task that is notified when it is its turn.
 //!
-//! Who wants a lock asks for it once itself, which is fastest if it is free. From then on, or from the first turn that comes
-//! for it, the hall's own thread asks: a future that nobody polls must not hold up the line. What is got for it there is not
-//! extended before it is picked up, so it ends by itself if that never happens.
+//! The caller sends the first request itself, which is fastest if the lock is free. After that, or from the first
+//! notification on, the peer thread sends the requests, so that a future that is not polled does not block other
+//! waiters.
+//! A hold acquired by the thread is not extended until the caller takes it, so it expires if the caller never does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,32 +19,32 @@ use crate::lock::renewal::HeldLock;
 use crate::peers::{Peers, PeersInner};
 use crate::store::{LOCK_WAITS_MAX, LockOwner, LockReply, LockRequest};
 
-/// A hold that ends at a moment has ended a little later.
+/// Wait this much longer than a hold lasts, so that it has surely expired.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(1);
-/// How long at most until the first in line looks, however long the hold may last.
+/// Longest delay until the first waiter requests the lock again, however long the hold lasts.
 const RECHECK_DELAY_MAX: Duration = Duration::from_secs(30);
-/// How long the answer to an ask may be under way: whoever gives up before it has come must say so once more after it.
+/// Longest delay of a reply. A caller that gives up earlier must release the lock again after this time.
 const LATE_REPLY_MAX: Duration = Duration::from_secs(10);
 
-/// Somebody here who wants a lock.
+/// A local wait for a lock.
 struct LockWait {
     request: LockRequest,
-    /// What was got for it, until it is picked up.
+    /// The result, until the caller takes it.
     result: Mutex<Option<Result<Arc<HeldLock>>>>,
     result_ready: Notify,
-    /// It may be its turn.
+    /// Notified when it may be its turn.
     recheck: Notify,
-    /// The first in line will look by itself when the hold ends.
+    /// Whether a timer requests the lock again when the hold expires; only the first waiter has one.
     has_timer: AtomicBool,
-    /// The store has answered that it stands in line.
+    /// Whether the store has confirmed the wait.
     is_queued: AtomicBool,
-    /// The hall's thread asks for it from now on, or nobody needs to any more.
+    /// Whether the peer thread sends the requests from now on, or none are needed any more.
     is_handed_over: AtomicBool,
-    /// It is in the hands of who wanted it.
+    /// Whether the caller has taken the result.
     is_taken: AtomicBool,
-    /// Why the store has not answered, if it did not the last time.
+    /// The error of the last request, if it failed.
     last_error: Mutex<Option<String>>,
-    /// Nobody waits any more.
+    /// Cancelled when the caller no longer waits.
     ended: CancellationToken,
 }
 
@@ -56,16 +57,16 @@ impl LockWait {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When to look although nobody says so: only the first in line does, when the hold ends.
-    fn schedule_recheck(&self, taken: &LockReply) -> Option<Duration> {
-        let after = taken.expires_in.map(|ends| ends + EXPIRY_MARGIN).filter(|_| taken.waiters_ahead == 0);
-        self.has_timer.store(after.is_some(), Ordering::SeqCst);
+    /// Returns when to request the lock without a notification: only for the first waiter, when the hold expires.
+    fn schedule_recheck(&self, reply: &LockReply) -> Option<Duration> {
+        let delay = reply.expires_in.map(|expires| expires + EXPIRY_MARGIN).filter(|_| reply.waiters_ahead == 0);
+        self.has_timer.store(delay.is_some(), Ordering::SeqCst);
         self.is_queued.store(true, Ordering::SeqCst);
-        after
+        delay
     }
 }
 
-/// All who wait here.
+/// All local waits.
 #[derive(Default)]
 pub(crate) struct LockWaiters {
     waits: Mutex<HashMap<LockOwner, Arc<LockWait>>>,
@@ -76,64 +77,61 @@ impl LockWaiters {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The locks that are waited for; if they are too many to ask after at once, some of them.
+    /// Returns the awaited locks, or a random part of them if there are too many for one announcement.
     pub(crate) fn lock_names(&self) -> Vec<String> {
-        let waiting = self.waits();
-        let names: BTreeSet<&str> = waiting.values().map(|waiting| waiting.request.name.as_str()).collect();
+        let waits = self.waits();
+        let names: BTreeSet<&str> = waits.values().map(|wait| wait.request.name.as_str()).collect();
         let skip = if names.len() > LOCK_WAITS_MAX { fastrand::usize(..names.len()) } else { 0 };
         names.iter().cycle().skip(skip).take(names.len().min(LOCK_WAITS_MAX)).map(|name| (*name).to_owned()).collect()
     }
 
-    /// Who should have a place in which line; if they are too many to ask after at once, some of them.
+    /// Returns the confirmed waits, or a random part of them if there are too many for one announcement.
     pub(crate) fn queued_waits(&self) -> Vec<(String, LockOwner)> {
-        let waiting = self.waits();
-        let skip = if waiting.len() > LOCK_WAITS_MAX { fastrand::usize(..waiting.len()) } else { 0 };
-        // In one order, so that each has its turn.
-        let all: BTreeMap<LockOwner, &Arc<LockWait>> = waiting
+        let waits = self.waits();
+        let skip = if waits.len() > LOCK_WAITS_MAX { fastrand::usize(..waits.len()) } else { 0 };
+        // Sorted, so that every wait is announced equally often.
+        let all: BTreeMap<LockOwner, &Arc<LockWait>> = waits
             .iter()
-            .filter(|(_, one)| one.is_queued.load(Ordering::SeqCst))
-            .map(|(owner, one)| (*owner, one))
+            .filter(|(_, wait)| wait.is_queued.load(Ordering::SeqCst))
+            .map(|(owner, wait)| (*owner, wait))
             .collect();
-        let some = all.iter().cycle().skip(skip).take(all.len().min(LOCK_WAITS_MAX));
-        some.map(|(owner, one)| (one.request.name.clone(), *owner)).collect()
+        let selected = all.iter().cycle().skip(skip).take(all.len().min(LOCK_WAITS_MAX));
+        selected.map(|(owner, wait)| (wait.request.name.clone(), *owner)).collect()
     }
 
-    /// Something may have been missed: all look.
+    /// Makes all waits request their lock, after notifications may have been lost.
     pub(crate) fn recheck_all(&self) {
-        self.waits().values().for_each(|waiting| waiting.recheck.notify_one());
+        self.waits().values().for_each(|wait| wait.recheck.notify_one());
     }
 
-    /// All who wait for this lock look.
+    /// Makes all waits for this lock request it.
     pub(crate) fn recheck_lock(&self, name: &str) {
-        let waiting = self.waits();
-        waiting
-            .values()
-            .filter(|waiting| waiting.request.name == name)
-            .for_each(|waiting| waiting.recheck.notify_one());
+        let waits = self.waits();
+        waits.values().filter(|wait| wait.request.name == name).for_each(|wait| wait.recheck.notify_one());
     }
 
-    /// It may be this owner's turn, or will be in so long. Answers who waits here, if it is one of ours.
-    fn recheck_owner(&self, owner: LockOwner, ends: Duration) -> Option<Arc<LockWait>> {
-        let waiting = self.waits().get(&owner).cloned()?;
-        if ends.is_zero() || !waiting.has_timer.load(Ordering::SeqCst) {
-            waiting.recheck.notify_one();
+    /// Requests the lock for this owner if it is free or no timer will. Returns the local wait, if there is one.
+    fn recheck_owner(&self, owner: LockOwner, expires_in: Duration) -> Option<Arc<LockWait>> {
+        let wait = self.waits().get(&owner).cloned()?;
+        if expires_in.is_zero() || !wait.has_timer.load(Ordering::SeqCst) {
+            wait.recheck.notify_one();
         }
-        Some(waiting)
+        Some(wait)
     }
 }
 
-/// The wish for a lock; dropped, whatever it has got so far is given up.
+/// A caller's wait for a lock. Dropping it cancels the wait and releases what it acquired.
 pub(crate) struct LockWaitHandle {
     peers: Arc<Peers>,
     wait: Arc<LockWait>,
-    /// The store has answered what was asked here: nothing of it is under way.
+    /// Whether the store has replied to the caller's own request, so that none is pending.
     is_answered: AtomicBool,
 }
 
 impl Peers {
-    pub(crate) fn start_lock_wait(self: &Arc<Self>, ask: LockRequest) -> LockWaitHandle {
-        let waiting = Arc::new(LockWait {
-            request: ask,
+    pub(crate) fn start_lock_wait(self: &Arc<Self>, request: LockRequest) -> LockWaitHandle {
+        let wait = Arc::new(LockWait {
+            request,
             result: Mutex::default(),
             result_ready: Notify::new(),
             recheck: Notify::new(),
@@ -144,43 +142,44 @@ impl Peers {
             last_error: Mutex::default(),
             ended: CancellationToken::new(),
         });
-        if waiting.request.wait {
-            // Before it is asked for, so that a turn that comes at once is not missed.
-            self.inner.lock_waiters.waits().insert(waiting.request.owner, waiting.clone());
+        if wait.request.wait {
+            // Registered before the request, so that an immediate turn is not missed.
+            self.inner.lock_waiters.waits().insert(wait.request.owner, wait.clone());
         }
-        LockWaitHandle { peers: self.clone(), wait: waiting, is_answered: AtomicBool::new(false) }
+        LockWaitHandle { peers: self.clone(), wait, is_answered: AtomicBool::new(false) }
     }
 }
 
 impl LockWaitHandle {
-    /// Asks for the first time, and again if the answer was lost or the store did not answer.
+    /// Sends the first request, and repeats it if it failed or its reply was lost.
     pub(crate) async fn request_first(&self) -> Result<Option<Arc<HeldLock>>> {
-        let (inner, waiting) = (&self.peers.inner, &self.wait);
+        let (inner, wait) = (&self.peers.inner, &self.wait);
         let mut failures = 0;
         loop {
-            let asked = inner.clock.since_boot();
-            match inner.store.lock(&waiting.request).await {
-                Ok(taken) => {
-                    let held =
-                        taken.hold.map(|hold| HeldLock::new(waiting.request.clone(), hold, inner.clock.clone(), asked));
-                    // The answer took longer than the hold lasts: somebody else may have it by now.
+            let requested = inner.clock.since_boot();
+            match inner.store.lock(&wait.request).await {
+                Ok(reply) => {
+                    let held = reply
+                        .hold
+                        .map(|hold| HeldLock::new(wait.request.clone(), hold, inner.clock.clone(), requested));
+                    // The reply took longer than the hold lasts: another owner may have the lock by now.
                     if held.as_ref().is_some_and(|held| held.is_expired()) {
-                        if !waiting.request.wait {
-                            return Err(late_reply_error(&waiting.request));
+                        if !wait.request.wait {
+                            return Err(late_reply_error(&wait.request));
                         }
                         failures += 1;
                         tokio::time::sleep(backoff_delay(failures)).await;
                         continue;
                     }
                     self.is_answered.store(true, Ordering::SeqCst);
-                    *waiting.last_error() = None;
-                    return Ok(self.handle_first_reply(held, &taken));
+                    *wait.last_error() = None;
+                    return Ok(self.handle_first_reply(held, &reply));
                 }
-                // Who does not want to wait for the lock does not wait for the store either.
-                Err(error) if !error.is_retryable() || !waiting.request.wait => return Err(error),
+                // A caller that does not wait for the lock does not wait for the store either.
+                Err(error) if !error.is_retryable() || !wait.request.wait => return Err(error),
                 Err(error) => {
-                    tracing::warn!(lock = waiting.request.name, %error, "not answered; asked again");
-                    *waiting.last_error() = Some(error.to_string());
+                    tracing::warn!(lock = wait.request.name, %error, "the lock request failed; retrying");
+                    *wait.last_error() = Some(error.to_string());
                     failures += 1;
                     tokio::time::sleep(backoff_delay(failures)).await;
                 }
@@ -188,55 +187,54 @@ impl LockWaitHandle {
         }
     }
 
-    /// Why nobody knows how the lock stands, if the store did not answer when it was last asked.
+    /// Returns the store error if the last request failed or no reply has arrived yet.
     pub(crate) fn last_error(&self) -> Option<String> {
-        let asked_once = self.is_answered.load(Ordering::SeqCst) || self.wait.is_handed_over.load(Ordering::SeqCst);
-        let never = (!asked_once).then(|| "it has not said anything yet".to_owned());
-        self.wait.last_error().clone().or(never)
+        let has_reply = self.is_answered.load(Ordering::SeqCst) || self.wait.is_handed_over.load(Ordering::SeqCst);
+        let no_reply = (!has_reply).then(|| "no reply yet".to_owned());
+        self.wait.last_error().clone().or(no_reply)
     }
 
-    /// Resolves when it is held, or will never be.
+    /// Waits until the lock is held, or can never be.
     pub(crate) async fn wait_for_turn(&self) -> Result<Arc<HeldLock>> {
         loop {
-            let got_it = self.wait.result_ready.notified();
-            // One that nobody picked up in time stays: it is given up and asked for anew by who got it.
-            let got = self.wait.result().take_if(|got| !got.as_ref().is_ok_and(|held| held.is_expired()));
-            match got {
+            let ready = self.wait.result_ready.notified();
+            // An expired hold stays: the peer thread releases it and requests the lock again.
+            let result = self.wait.result().take_if(|result| !result.as_ref().is_ok_and(|held| held.is_expired()));
+            match result {
                 Some(Ok(held)) => return Ok(self.take_hold(held)),
                 Some(Err(error)) => return Err(error),
                 None => {}
             }
-            got_it.await;
+            ready.await;
         }
     }
 
-    /// What follows from the first answer. From here on one asks: who wanted it has it, or the hall's thread asks for it.
-    fn handle_first_reply(&self, held: Option<Arc<HeldLock>>, taken: &LockReply) -> Option<Arc<HeldLock>> {
-        let waiting = &self.wait;
-        if waiting.is_handed_over.swap(true, Ordering::SeqCst) {
-            // A turn came before the answer, and the hall's thread asks: it finds the same hold if it looks once more.
+    /// Handles the first reply. From here on, either the caller has the lock or the peer thread requests it.
+    fn handle_first_reply(&self, held: Option<Arc<HeldLock>>, reply: &LockReply) -> Option<Arc<HeldLock>> {
+        let wait = &self.wait;
+        if wait.is_handed_over.swap(true, Ordering::SeqCst) {
+            // A turn came before the reply, so the peer thread requests the lock; it finds the same hold.
             if held.is_some() {
-                waiting.recheck.notify_one();
+                wait.recheck.notify_one();
             }
             return None;
         }
         match held {
             Some(held) => return Some(self.take_hold(held)),
-            None if waiting.request.wait => self.peers.inner.spawn_lock_wait(waiting, waiting.schedule_recheck(taken)),
+            None if wait.request.wait => self.peers.inner.spawn_lock_wait(wait, wait.schedule_recheck(reply)),
             None => self.finish(),
         }
         None
     }
 
-    /// It is held. It is guarded before it leaves the line: a turn that comes late must find somebody who wants it,
-    /// or it would be given up as nobody's.
+    /// Registers the hold before it removes the wait: a late turn must find an owner, or the lock would be released.
     fn take_hold(&self, held: Arc<HeldLock>) -> Arc<HeldLock> {
         self.peers.add_held_lock(held.clone());
         self.finish();
         held
     }
 
-    /// It is held, or was only asked for once.
+    /// Ends the wait: the lock is held, or the caller does not wait for it.
     fn finish(&self) {
         self.wait.is_taken.store(true, Ordering::SeqCst);
         self.peers.inner.lock_waiters.waits().remove(&self.wait.request.owner);
@@ -250,105 +248,105 @@ impl Drop for LockWaitHandle {
             return;
         }
         self.peers.inner.lock_waiters.waits().remove(&self.wait.request.owner);
-        // If the hall's thread asks for it, it gives it up: an ask of its own must not be overtaken.
+        // If the peer thread requests the lock, it releases it too, so that its own request is not overtaken.
         self.wait.ended.cancel();
         if self.is_answered.load(Ordering::SeqCst) {
             return;
         }
-        let (inner, ask) = (self.peers.inner.clone(), self.wait.request.clone());
+        let (inner, request) = (self.peers.inner.clone(), self.wait.request.clone());
         self.peers.spawn(async move {
-            inner.abandon_lock(&ask).await;
+            inner.abandon_lock(&request).await;
             if inner.stop.run_until_cancelled(tokio::time::sleep(LATE_REPLY_MAX)).await.is_some() {
-                inner.abandon_lock(&ask).await;
+                inner.abandon_lock(&request).await;
             }
         });
     }
 }
 
 impl PeersInner {
-    /// It may be this owner's turn, or will be in so long. Answers whether it waits here.
-    pub(crate) fn recheck_waiter(self: &Arc<Self>, owner: LockOwner, ends: Duration) -> bool {
-        let Some(waiting) = self.lock_waiters.recheck_owner(owner, ends) else {
+    /// Checks this owner's turn, with the time until the hold expires. Returns whether it waits here.
+    pub(crate) fn recheck_waiter(self: &Arc<Self>, owner: LockOwner, expires_in: Duration) -> bool {
+        let Some(wait) = self.lock_waiters.recheck_owner(owner, expires_in) else {
             return false;
         };
-        // Who wants it has asked, and may not be polled for long: those behind it do not wait for that.
-        if !waiting.is_handed_over.swap(true, Ordering::SeqCst) {
-            self.spawn_lock_wait(&waiting, Some(Duration::ZERO));
+        // The caller may not be polled for a long time, and the waiters behind it must not wait for that.
+        if !wait.is_handed_over.swap(true, Ordering::SeqCst) {
+            self.spawn_lock_wait(&wait, Some(Duration::ZERO));
         }
         true
     }
 
-    /// From now on the hall's thread asks.
-    fn spawn_lock_wait(self: &Arc<Self>, waiting: &Arc<LockWait>, look_after: Option<Duration>) {
-        let (inner, waiting) = (self.clone(), waiting.clone());
-        self.spawn(async move { inner.run_lock_wait(&waiting, look_after).await });
+    /// Lets the peer thread request the lock from now on.
+    fn spawn_lock_wait(self: &Arc<Self>, wait: &Arc<LockWait>, recheck_after: Option<Duration>) {
+        let (inner, wait) = (self.clone(), wait.clone());
+        self.spawn(async move { inner.run_lock_wait(&wait, recheck_after).await });
     }
 
-    /// Asks for a lock whenever it may be its turn, until nobody waits for it any more.
-    async fn run_lock_wait(&self, waiting: &LockWait, mut look_after: Option<Duration>) {
+    /// Requests the lock whenever it may be its turn, until the caller no longer waits.
+    async fn run_lock_wait(&self, wait: &LockWait, mut recheck_after: Option<Duration>) {
         let mut failures = 0;
         loop {
             tokio::select! {
-                () = waiting.recheck.notified() => {}
-                () = sleep_or_pend(look_after) => {}
-                () = waiting.ended.cancelled() => return self.abandon_unless_taken(waiting).await,
+                () = wait.recheck.notified() => {}
+                () = sleep_or_pend(recheck_after) => {}
+                () = wait.ended.cancelled() => return self.abandon_unless_taken(wait).await,
             }
-            let asked = self.clock.since_boot();
-            match self.store.lock(&waiting.request).await {
+            let requested = self.clock.since_boot();
+            match self.store.lock(&wait.request).await {
                 Ok(LockReply { hold: Some(hold), .. }) => {
-                    let held = HeldLock::new(waiting.request.clone(), hold, self.clock.clone(), asked);
-                    let left = held.remaining();
-                    waiting.is_queued.store(false, Ordering::SeqCst);
-                    *waiting.result() = Some(Ok(held));
-                    waiting.result_ready.notify_one();
+                    let held = HeldLock::new(wait.request.clone(), hold, self.clock.clone(), requested);
+                    let remaining = held.remaining();
+                    wait.is_queued.store(false, Ordering::SeqCst);
+                    *wait.result() = Some(Ok(held));
+                    wait.result_ready.notify_one();
                     tokio::select! {
-                        () = waiting.ended.cancelled() => return self.abandon_unless_taken(waiting).await,
-                        () = tokio::time::sleep(left) => {}
+                        () = wait.ended.cancelled() => return self.abandon_unless_taken(wait).await,
+                        () = tokio::time::sleep(remaining) => {}
                     }
-                    // Picked up in the last moment, and a guard's by now.
-                    if waiting.result().take().is_none() {
+                    // The caller took it at the last moment, and a guard has it now.
+                    if wait.result().take().is_none() {
                         return;
                     }
-                    // Nobody has picked it up: the next in line gets it, and this one goes to the end.
-                    self.abandon_lock(&waiting.request).await;
-                    look_after = Some(Duration::ZERO);
+                    // The caller did not take it: the next waiter gets the lock, and this one goes to the end.
+                    self.abandon_lock(&wait.request).await;
+                    recheck_after = Some(Duration::ZERO);
                 }
-                Ok(taken) => {
+                Ok(reply) => {
                     failures = 0;
-                    *waiting.last_error() = None;
-                    look_after = waiting.schedule_recheck(&taken);
+                    *wait.last_error() = None;
+                    recheck_after = wait.schedule_recheck(&reply);
                 }
                 Err(error) if !error.is_retryable() => {
-                    *waiting.result() = Some(Err(error));
-                    waiting.result_ready.notify_one();
-                    waiting.ended.cancelled().await;
-                    return self.abandon_unless_taken(waiting).await;
+                    *wait.result() = Some(Err(error));
+                    wait.result_ready.notify_one();
+                    wait.ended.cancelled().await;
+                    return self.abandon_unless_taken(wait).await;
                 }
                 Err(error) => {
-                    tracing::debug!(lock = waiting.request.name, %error, "not answered; asked again");
-                    *waiting.last_error() = Some(error.to_string());
+                    tracing::debug!(lock = wait.request.name, %error, "the lock request failed; retrying");
+                    *wait.last_error() = Some(error.to_string());
                     failures += 1;
-                    look_after = Some(backoff_delay(failures));
+                    recheck_after = Some(backoff_delay(failures));
                 }
             }
         }
     }
 
-    /// Nobody waits any more: because it was picked up, or because it was given up.
-    async fn abandon_unless_taken(&self, waiting: &LockWait) {
-        if !waiting.is_taken.load(Ordering::SeqCst) {
-            self.abandon_lock(&waiting.request).await;
+    /// Releases the lock unless the caller has taken it.
+    async fn abandon_unless_taken(&self, wait: &LockWait) {
+        if !wait.is_taken.load(Ordering::SeqCst) {
+            self.abandon_lock(&wait.request).await;
         }
     }
 }
 
-fn late_reply_error(ask: &LockRequest) -> Error {
-    let reason = format!("the store took longer to answer than {} lasts ({:?})", ask.name, ask.ttl);
+fn late_reply_error(request: &LockRequest) -> Error {
+    let reason = format!("the store took longer to reply than lock {} lasts ({:?})", request.name, request.ttl);
     Error::Timeout { op: "lock", reason }
 }
 
-/// Until it is time to look; for ever if nobody knows when: then it is told, and signs of life find a place that is gone.
-/// So most of those who wait hold no timer.
+/// Sleeps for this time, or forever if `None`: then a notification wakes the wait, and announcements find a lost one.
+/// So most waits need no timer.
 async fn sleep_or_pend(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time.min(RECHECK_DELAY_MAX)).await,

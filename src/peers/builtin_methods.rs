@@ -1,4 +1,4 @@
-//! The methods that every node has: to look at it, and to tell its workers what to do.
+//! The built-in methods of every node: they inspect it and send commands to its workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,28 +17,28 @@ use crate::node::{Node, NodeId};
 use crate::peers::call::MessageBody;
 use crate::peers::{Peers, PeersInner};
 
-/// How the names of these methods begin: nobody else can register one like that.
+/// Prefix of the built-in methods; no other method can use it.
 pub(crate) const BUILTIN_METHOD_PREFIX: &str = "duly.";
 
-/// Most running jobs that are told of, those first that have run longest: more would not fit into a message.
+/// Most running jobs listed, longest running first: more would not fit into a message.
 const RUNNING_JOBS_LISTED_MAX: usize = 500;
 
-/// How long a worker may take to obey: its loop turns many times a second.
+/// How long a worker may take to execute a command; its loop runs many times a second.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a worker is told by others.
+/// A command from another node to a worker.
 pub(crate) enum NodeCommand {
-    /// Say what is running.
+    /// Lists the running jobs.
     ListJobs(oneshot::Sender<Vec<RunningJob>>),
-    /// Claim no more, or claim again; what runs goes on. Once it is answered nothing else is started.
+    /// Stops or resumes claiming; running jobs continue. Once the reply is sent, no other job starts.
     SetQuiet(bool, oneshot::Sender<()>),
-    /// Stop as if a signal had said so.
+    /// Stops the worker as a shutdown signal does.
     Stop,
-    /// End the attempt at this job for good; answers whether there is one.
+    /// Cancels the attempt at this job; replies whether there is one.
     Cancel(JobId, oneshot::Sender<bool>),
 }
 
-/// A job that runs, as its worker tells it.
+/// A running job, as its worker reports it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunningJob {
@@ -50,62 +50,62 @@ pub struct RunningJob {
     pub kind: String,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// The claim that it runs under.
+    /// The fence of its claim.
     pub fence: Fence,
     /// How long it has run so far, in milliseconds.
     pub running_ms: u64,
-    /// How far it has come, from 0 to 1, as its handler says.
+    /// Its progress from 0 to 1, as reported by its handler.
     pub progress: Option<f64>,
 }
 
-/// A worker of this process, at work.
+/// A running worker of this process.
 #[derive(Clone)]
 pub(crate) struct LocalWorker {
     pub(crate) node: NodeId,
-    /// Its own: a worker that needs a sign of life only now and then does not cost one a second in the hall.
+    /// Its own lease, so that a worker with a long lease is not announced every second.
     pub(crate) lease: Duration,
-    /// When the store was last told that it is in the hall.
+    /// When it was last announced.
     pub(crate) announced_at: Option<Instant>,
     commands: mpsc::Sender<NodeCommand>,
 }
 
 impl LocalWorker {
-    /// Its next sign of life in the hall is due.
+    /// Returns whether its next announcement is due.
     pub(crate) fn is_announce_due(&self, now: Instant) -> bool {
-        self.announced_at.is_none_or(|at| now.saturating_duration_since(at) >= self.lease / 3)
+        self.announced_at.is_none_or(|announced| now.saturating_duration_since(announced) >= self.lease / 3)
     }
 
-    /// Gives it an order. Answers false if it has ended, and an error if it does not keep up.
-    fn send_command(&self, order: NodeCommand) -> Result<bool, String> {
-        match self.commands.try_send(order) {
+    /// Sends it a command. Returns false if the worker has ended, and an error if its command queue is full.
+    fn send_command(&self, command: NodeCommand) -> Result<bool, String> {
+        match self.commands.try_send(command) {
             Ok(()) => Ok(true),
             Err(TrySendError::Closed(_)) => Ok(false),
-            Err(TrySendError::Full(_)) => Err("the worker has not come round to earlier orders; ask again".to_owned()),
+            Err(TrySendError::Full(_)) => Err("the worker has not executed earlier commands yet; try again".to_owned()),
         }
     }
 }
 
-/// A worker's place in the hall; ends when dropped.
+/// The registration of a worker, removed on drop.
 pub(crate) struct WorkerRegistration {
     peers: Arc<Peers>,
     node: NodeId,
 }
 
 impl Peers {
-    /// A worker of this process takes orders from now on.
+    /// Registers a worker of this process to receive commands.
     pub(crate) fn register_worker(
         self: &Arc<Self>,
         node: &Node,
-        orders: mpsc::Sender<NodeCommand>,
+        commands: mpsc::Sender<NodeCommand>,
     ) -> WorkerRegistration {
         let (node, lease) = (node.id, node.lease);
-        self.inner.workers().push(LocalWorker { node, lease, announced_at: None, commands: orders });
+        self.inner.workers().push(LocalWorker { node, lease, announced_at: None, commands });
         let inner = self.inner.clone();
         self.spawn(async move {
             let mut failures = 0;
-            // A worker runs on without: only orders do not reach it yet.
+            // The worker runs anyway; until this succeeds, commands do not reach it.
             while let Err(error) = inner.subscribe_worker(node, lease).await {
-                tracing::warn!(%node, %error, "cannot hear orders yet");
+                tracing::warn!(%node, %error, "failed to subscribe to commands; retrying");
                 failures += 1;
                 if inner.stop.run_until_cancelled(tokio::time::sleep(backoff_delay(failures))).await.is_none() {
                     return;
@@ -131,11 +131,11 @@ impl Drop for WorkerRegistration {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QuietArgs {
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     on: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -145,14 +145,14 @@ struct CancelArgs {
     id: JobId,
 }
 
-/// Answers one of them, for the worker that was asked or for all of this process.
+/// Runs a built-in method for the addressed worker, or for all workers of this process.
 pub(crate) async fn run_builtin(
     inner: &Arc<PeersInner>,
     method: &str,
     args: &RawValue,
     to: Option<NodeId>,
 ) -> MessageBody {
-    let answered = match method {
+    let result = match method {
         "ping" => Ok(json!({ "node": inner.node, "version": env!("CARGO_PKG_VERSION") })),
         "stats" => Ok(inner.stats().await),
         "jobs" => inner.running_jobs(to).await.and_then(|mut jobs| {
@@ -160,57 +160,57 @@ pub(crate) async fn run_builtin(
             serde_json::to_value(jobs).map_err(|e| e.to_string())
         }),
         "quiet" => match serde_json::from_str::<Option<QuietArgs>>(args.get()) {
-            Ok(quiet) => inner.set_quiet(to, quiet.is_none_or(|quiet| quiet.on)).await.map(|told| json!(told)),
-            Err(why) => Err(format!("takes {{\"on\": true or false}}: {why}")),
+            Ok(quiet) => inner.set_quiet(to, quiet.is_none_or(|quiet| quiet.on)).await.map(|workers| json!(workers)),
+            Err(error) => Err(format!("expected {{\"on\": true or false}}: {error}")),
         },
-        "stop" => inner.send_to_workers(to, |_: oneshot::Sender<()>| NodeCommand::Stop).map(|told| json!(told.len())),
+        "stop" => inner.send_to_workers(to, |_: oneshot::Sender<()>| NodeCommand::Stop).map(|sent| json!(sent.len())),
         "cancel" => match serde_json::from_str::<CancelArgs>(args.get()) {
-            Ok(cancel) => inner.cancel_job(to, cancel.id).await.map(|told| json!(told)),
-            Err(why) => Err(format!("takes {{\"id\": \"...\"}}: {why}")),
+            Ok(cancel) => inner.cancel_job(to, cancel.id).await.map(|found| json!(found)),
+            Err(error) => Err(format!("expected {{\"id\": \"...\"}}: {error}")),
         },
         _ => return MessageBody::NoMethod,
     };
-    match answered.and_then(|value| to_raw_value(&value).map_err(|e| e.to_string())) {
+    match result.and_then(|value| to_raw_value(&value).map_err(|e| e.to_string())) {
         Ok(value) => MessageBody::Value(value),
         Err(error) => MessageBody::Failed(error),
     }
 }
 
 impl PeersInner {
-    /// The worker that goes by this name; all of them if everyone is meant, or the process itself.
+    /// Returns the addressed worker; all workers for a broadcast or if the process itself is addressed.
     fn addressed_workers(&self, to: Option<NodeId>) -> Vec<LocalWorker> {
-        // An identity that was a worker's does not stand for the others when that one has ended.
-        let process = to.is_none() || (to == Some(self.node) && !self.is_node_id_taken.load(Ordering::Relaxed));
+        // A node id that a worker used does not address the other workers after that worker has ended.
+        let all_workers = to.is_none() || (to == Some(self.node) && !self.is_node_id_taken.load(Ordering::Relaxed));
         let workers = self.workers();
-        workers.iter().filter(|worker| process || Some(worker.node) == to).cloned().collect()
+        workers.iter().filter(|worker| all_workers || Some(worker.node) == to).cloned().collect()
     }
 
-    /// Tells workers something; each that took it may answer. Those that have ended take nothing.
+    /// Sends a command to the addressed workers and returns a receiver for each reply. Skips workers that have ended.
     fn send_to_workers<T>(
         &self,
         to: Option<NodeId>,
-        order: impl Fn(oneshot::Sender<T>) -> NodeCommand,
+        command: impl Fn(oneshot::Sender<T>) -> NodeCommand,
     ) -> Result<Vec<oneshot::Receiver<T>>, String> {
-        let (mut told, mut behind) = (Vec::new(), None);
+        let (mut replies, mut full) = (Vec::new(), None);
         for worker in self.addressed_workers(to) {
-            let (sender, answer) = oneshot::channel();
-            match worker.send_command(order(sender)) {
-                Ok(true) => told.push(answer),
+            let (sender, reply) = oneshot::channel();
+            match worker.send_command(command(sender)) {
+                Ok(true) => replies.push(reply),
                 Ok(false) => {}
-                // That one is behind is no reason not to tell the others.
-                Err(why) => behind = Some(why),
+                // One full command queue must not prevent the others from receiving the command.
+                Err(error) => full = Some(error),
             }
         }
-        behind.filter(|_| told.is_empty()).map_or(Ok(told), Err)
+        full.filter(|_| replies.is_empty()).map_or(Ok(replies), Err)
     }
 
-    /// Answers how many workers were told, once all of them are quiet, or work again.
+    /// Makes workers quiet or active, and returns how many once all have done so.
     async fn set_quiet(&self, to: Option<NodeId>, quiet: bool) -> Result<usize, String> {
-        let told = self.send_to_workers(to, |answer| NodeCommand::SetQuiet(quiet, answer))?;
-        let workers = told.len();
-        // One that ends meanwhile claims no more.
-        if tokio::time::timeout(COMMAND_TIMEOUT, futures_util::future::join_all(told)).await.is_err() {
-            return Err(format!("a worker is held up and obeys when it comes round; {workers} were told"));
+        let replies = self.send_to_workers(to, |sender| NodeCommand::SetQuiet(quiet, sender))?;
+        let workers = replies.len();
+        // A worker that ends meanwhile claims no more jobs.
+        if tokio::time::timeout(COMMAND_TIMEOUT, futures_util::future::join_all(replies)).await.is_err() {
+            return Err(format!("timed out waiting for {workers} workers; a busy one executes the command later"));
         }
         Ok(workers)
     }
@@ -218,10 +218,10 @@ impl PeersInner {
     async fn running_jobs(&self, to: Option<NodeId>) -> Result<Vec<RunningJob>, String> {
         let mut all = Vec::new();
         for worker in self.addressed_workers(to) {
-            let (sender, answer) = oneshot::channel();
+            let (sender, reply) = oneshot::channel();
             if worker.send_command(NodeCommand::ListJobs(sender))? {
-                // One that ends meanwhile runs nothing any more.
-                all.extend(answer.await.unwrap_or_default());
+                // A worker that ends meanwhile has no running jobs.
+                all.extend(reply.await.unwrap_or_default());
             }
         }
         all.sort_by_key(|job| std::cmp::Reverse(job.running_ms));
@@ -229,16 +229,16 @@ impl PeersInner {
     }
 
     async fn cancel_job(&self, to: Option<NodeId>, id: JobId) -> Result<bool, String> {
-        let mut behind = None;
+        let mut full = None;
         for worker in self.addressed_workers(to) {
-            let (sender, answer) = oneshot::channel();
+            let (sender, reply) = oneshot::channel();
             match worker.send_command(NodeCommand::Cancel(id, sender)) {
-                Ok(taken) if taken && answer.await.unwrap_or(false) => return Ok(true),
+                Ok(sent) if sent && reply.await.unwrap_or(false) => return Ok(true),
                 Ok(_) => {}
-                Err(why) => behind = Some(why),
+                Err(error) => full = Some(error),
             }
         }
-        behind.map_or(Ok(false), Err)
+        full.map_or(Ok(false), Err)
     }
 
     async fn stats(&self) -> serde_json::Value {
@@ -258,14 +258,14 @@ impl PeersInner {
         })
     }
 
-    /// Hears what is said to a node of this process.
+    /// Subscribes to the messages of a worker with its own node id, and announces it.
     async fn subscribe_worker(self: &Arc<Self>, node: NodeId, lease: Duration) -> crate::error::Result<()> {
         self.ensure_announced().await?;
         if node == self.node {
             return Ok(());
         }
-        let sounds = self.store.subscribe_messages(node, false).await?;
-        self.spawn(self.clone().read_notifications(sounds, self.stop.clone()));
+        let notifications = self.store.subscribe_messages(node, false).await?;
+        self.spawn(self.clone().read_notifications(notifications, self.stop.clone()));
         self.announce_worker(node, lease).await
     }
 }

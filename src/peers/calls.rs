@@ -1,4 +1,4 @@
-//! Calls and replies of this process: who waits for what, and what is done with a message that comes.
+//! Calls and replies of this process: matches replies to pending calls and handles incoming messages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -20,36 +20,36 @@ use crate::peers::call::{
 use crate::peers::{Peers, PeersInner, builtin_methods};
 use crate::store::Recipient;
 
-/// Most calls of this process that wait for replies.
+/// Most pending calls of this process.
 const PENDING_CALLS_MAX: usize = 10_000;
-/// Most replies to one call that wait to be looked at.
+/// Most unread replies to one call.
 const BUFFERED_REPLIES_MAX: usize = 4_096;
-/// Most calls that are remembered, so that none is answered twice.
+/// Most remembered calls, so that none runs twice.
 const SEEN_CALLS_MAX: usize = 100_000;
-/// Most calls at a time whose caller is told why they are not carried out.
+/// Most concurrent rejections sent to callers.
 const REJECTIONS_IN_FLIGHT_MAX: usize = 256;
-/// Most calls at a time of the methods that every node has.
+/// Most concurrent calls of built-in methods.
 const BUILTIN_CALLS_MAX: usize = 256;
-/// Most nodes whose replies to one call are told apart; there are no more in a cluster.
+/// Most nodes whose replies to one call are distinguished; a cluster has no more.
 const REPLIERS_MAX: usize = 65_536;
-/// How often those that are too late to come again are forgotten.
+/// How often expired entries of remembered calls are removed.
 const SEEN_PRUNE_INTERVAL: Duration = Duration::from_secs(1);
-/// A call that was sent by a clock a little ahead of ours is not refused for that.
+/// Tolerance for a caller whose clock is ahead of the local one.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of the store's time without asking may be wrong by so much.
+/// Largest error of the store's time as known without a request.
 const STORE_TIME_ERROR_MAX: Duration = Duration::from_secs(1);
 
-/// A reply, and who gave it.
+/// A reply and the node that sent it.
 pub(crate) type NodeReply = (NodeId, MessageBody);
 
-/// A call that waits for replies.
+/// A pending call.
 struct OpenCall {
     replies: mpsc::Sender<NodeReply>,
     replied_nodes: HashSet<NodeId>,
 }
 
-/// How many messages were dropped, and why.
+/// Counts calls, replies and rejected messages.
 #[derive(Default)]
 struct CallCounters {
     sent: AtomicU64,
@@ -64,17 +64,17 @@ struct CallCounters {
     too_many: AtomicU64,
 }
 
-/// The same, to be shown.
+/// A snapshot of [`CallCounters`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct CallCounts {
-    /// Calls that this process has made.
+    /// Calls sent by this process.
     pub(crate) sent: u64,
-    /// Calls that it has answered.
+    /// Calls run by this process.
     pub(crate) answered: u64,
-    /// Replies that came when nobody waited for them any more, or never had.
+    /// Replies without a pending call.
     pub(crate) late_replies: u64,
     pub(crate) duplicate_replies: u64,
-    /// Messages that were refused, by reason.
+    /// Rejected messages, by reason.
     pub(crate) malformed: u64,
     pub(crate) forged: u64,
     pub(crate) not_for_us: u64,
@@ -83,7 +83,7 @@ pub(crate) struct CallCounts {
     pub(crate) too_many: u64,
 }
 
-/// Calls that were heard, until they are too late to be heard again.
+/// Received calls, remembered until they expire.
 struct SeenCalls {
     expires_at: HashMap<Uuid, Micros>,
     prune_at: Instant,
@@ -93,7 +93,7 @@ pub(crate) struct CallRegistry {
     node: NodeId,
     pub(crate) keys: ClusterKeys,
     open_calls: Mutex<HashMap<Uuid, OpenCall>>,
-    /// When this process entered the hall, by the store's clock.
+    /// When this process joined its peers, by the store's clock.
     joined_at: AtomicI64,
     seen: Mutex<SeenCalls>,
     rejection_permits: Arc<Semaphore>,
@@ -101,7 +101,7 @@ pub(crate) struct CallRegistry {
     counts: CallCounters,
 }
 
-/// Who answers a call, and the room that it takes until then.
+/// The method that runs a call, with its permit.
 enum CallRunner {
     Builtin(OwnedSemaphorePermit),
     Method(Method, OwnedSemaphorePermit),
@@ -122,7 +122,7 @@ impl CallRegistry {
         }
     }
 
-    /// This process has entered the hall.
+    /// Records when this process joined its peers.
     pub(crate) fn set_joined(&self, now: Micros) {
         self.joined_at.store(now, Ordering::Relaxed);
     }
@@ -132,27 +132,25 @@ impl CallRegistry {
     }
 
     pub(crate) fn counts(&self) -> CallCounts {
-        let CallCounters {
-            sent, answered, late_replies, duplicate_replies: doubled_replies, malformed, forged, ..
-        } = &self.counts;
-        let CallCounters { not_for_us, expired: late, replayed, too_many: flood, .. } = &self.counts;
+        let CallCounters { sent, answered, late_replies, duplicate_replies, malformed, forged, .. } = &self.counts;
+        let CallCounters { not_for_us, expired, replayed, too_many, .. } = &self.counts;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CallCounts {
             sent: read(sent),
             answered: read(answered),
             late_replies: read(late_replies),
-            duplicate_replies: read(doubled_replies),
+            duplicate_replies: read(duplicate_replies),
             malformed: read(malformed),
             forged: read(forged),
             not_for_us: read(not_for_us),
-            expired: read(late),
+            expired: read(expired),
             replayed: read(replayed),
-            too_many: read(flood),
+            too_many: read(too_many),
         }
     }
 
-    fn count_rejection(&self, why: RejectReason) {
-        let count = match why {
+    fn count_rejection(&self, reason: RejectReason) {
+        let count = match reason {
             RejectReason::Malformed | RejectReason::TooLong => &self.counts.malformed,
             RejectReason::Forged => &self.counts.forged,
             RejectReason::NotForUs => &self.counts.not_for_us,
@@ -161,14 +159,21 @@ impl CallRegistry {
             RejectReason::TooMany => &self.counts.too_many,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(node = %self.node, ?why, "a message was refused");
+        tracing::debug!(node = %self.node, ?reason, "rejected a message");
     }
 
-    /// A call is answered once, not after its time, and if it is for all not by who has come after it.
-    fn admit(&self, id: Uuid, to_all: bool, sent: Micros, deadline: Micros, now: Micros) -> Result<(), RejectReason> {
-        // If the clock was set back since we came, what is sent by it now is not from before.
+    /// Accepts a call once and before its deadline. Rejects a broadcast sent before this process joined.
+    fn admit(
+        &self,
+        id: Uuid,
+        is_broadcast: bool,
+        sent: Micros,
+        deadline: Micros,
+        now: Micros,
+    ) -> Result<(), RejectReason> {
+        // If the clock was set back since this process joined, calls sent since then are still accepted.
         let joined = self.joined_at.fetch_min(now, Ordering::Relaxed).min(now);
-        if to_all && sent < joined.saturating_sub(micros(STORE_TIME_ERROR_MAX)) {
+        if is_broadcast && sent < joined.saturating_sub(micros(STORE_TIME_ERROR_MAX)) {
             return Err(RejectReason::Replayed);
         }
         if deadline <= now {
@@ -179,7 +184,7 @@ impl CallRegistry {
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if clock::monotonic_now() >= seen.prune_at {
-            seen.expires_at.retain(|_, until| *until > now);
+            seen.expires_at.retain(|_, expires| *expires > now);
             seen.prune_at = clock::monotonic_now() + SEEN_PRUNE_INTERVAL;
         }
         if seen.expires_at.contains_key(&id) {
@@ -192,8 +197,8 @@ impl CallRegistry {
         Ok(())
     }
 
-    /// Passes a reply on to who waits for it.
-    fn deliver_reply(&self, id: Uuid, from: NodeId, says: MessageBody) {
+    /// Delivers a reply to its pending call.
+    fn deliver_reply(&self, id: Uuid, from: NodeId, body: MessageBody) {
         let mut open = self.open_calls();
         let Some(call) = open.get_mut(&id) else {
             self.counts.late_replies.fetch_add(1, Ordering::Relaxed);
@@ -203,12 +208,12 @@ impl CallRegistry {
             self.counts.duplicate_replies.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // Whoever does not look at thousands of replies will not miss one.
-        let _ = call.replies.try_send((from, says));
+        // Dropped if the caller has thousands of unread replies.
+        let _ = call.replies.try_send((from, body));
     }
 }
 
-/// A call that waits for replies; dropped, nobody waits any more, and what comes is counted as late.
+/// A pending call. After it is dropped, further replies are counted as late.
 pub(crate) struct PendingCall {
     peers: Arc<Peers>,
     id: Uuid,
@@ -220,7 +225,7 @@ impl PendingCall {
         self.id
     }
 
-    /// The next reply.
+    /// Returns the next reply.
     pub(crate) async fn next_reply(&mut self) -> Option<NodeReply> {
         self.replies.recv().await
     }
@@ -237,14 +242,13 @@ impl Drop for PendingCall {
 }
 
 impl Peers {
-    /// A call that is about to be sent: from now on its replies are heard.
+    /// Registers a call before it is sent, so that its replies are received.
     pub(crate) fn open_call(self: &Arc<Self>) -> Result<PendingCall> {
         let (sender, replies) = mpsc::channel(BUFFERED_REPLIES_MAX);
         let id = Uuid::now_v7();
         let mut open = self.inner.calls.open_calls();
         if open.len() >= PENDING_CALLS_MAX {
-            let reason =
-                format!("{PENDING_CALLS_MAX} calls of this process wait for replies already; wait for some of them");
+            let reason = format!("{PENDING_CALLS_MAX} calls of this process are pending; wait for some of them first");
             return Err(Error::store("call", reason));
         }
         open.insert(id, OpenCall { replies: sender, replied_nodes: HashSet::new() });
@@ -252,13 +256,13 @@ impl Peers {
         Ok(PendingCall { peers: self.clone(), id, replies })
     }
 
-    /// Signs and sends a call; answers how many it has reached.
-    pub(crate) async fn send_call(&self, id: Uuid, to: Recipient, says: MessageBody) -> Result<u64> {
+    /// Signs and sends a call. Returns how many nodes it reached.
+    pub(crate) async fn send_call(&self, id: Uuid, to: Recipient, body: MessageBody) -> Result<u64> {
         let node = match to {
             Recipient::All => None,
             Recipient::Node(node) => Some(node),
         };
-        let message = PeerMessage { id, from: self.inner.node, to: node, body: says };
+        let message = PeerMessage { id, from: self.inner.node, to: node, body };
         let frame = message.seal(&self.inner.calls.keys).map_err(|error| match error {
             Error::Invalid { reason, .. } => Error::invalid("args", reason),
             other => other,
@@ -268,92 +272,93 @@ impl Peers {
 }
 
 impl PeersInner {
-    /// A message has come.
+    /// Handles a received message.
     pub(crate) fn handle_message(self: &Arc<Self>, frame: &[u8]) {
-        let ours = |node: NodeId| node == self.node || self.workers().iter().any(|worker| worker.node == node);
-        let message = match PeerMessage::open(frame, &self.calls.keys, ours) {
+        let is_local = |node: NodeId| node == self.node || self.workers().iter().any(|worker| worker.node == node);
+        let message = match PeerMessage::open(frame, &self.calls.keys, is_local) {
             Ok(message) => message,
-            Err(refused) => return self.calls.count_rejection(refused),
+            Err(reason) => return self.calls.count_rejection(reason),
         };
-        let MessageBody::Call { method, args, sent, deadline, connection, no_reply: forget } = message.body else {
+        let MessageBody::Call { method, args, sent, deadline, connection, no_reply } = message.body else {
             return self.calls.deliver_reply(message.id, message.from, message.body);
         };
         let now = to_micros(self.store.now());
-        // Under the name by which it was called.
+        // Replies come from the node id that was called.
         let from = message.to.unwrap_or(self.node);
-        let reply = move |says| PeerMessage { id: message.id, from, to: Some(message.from), body: says };
-        if let Err(refused) = self.calls.admit(message.id, message.to.is_none(), sent, deadline, now) {
-            self.calls.count_rejection(refused);
-            if refused == RejectReason::TooMany && !forget {
-                let many = format!("{SEEN_CALLS_MAX} calls that are not over yet are remembered here");
-                self.send_rejection(reply(MessageBody::Busy(many)));
+        let reply = move |body| PeerMessage { id: message.id, from, to: Some(message.from), body };
+        if let Err(reason) = self.calls.admit(message.id, message.to.is_none(), sent, deadline, now) {
+            self.calls.count_rejection(reason);
+            if reason == RejectReason::TooMany && !no_reply {
+                let too_many = format!("this node already remembers {SEEN_CALLS_MAX} unexpired calls; try again later");
+                self.send_rejection(reply(MessageBody::Busy(too_many)));
             }
             return;
         }
-        let within = Duration::from_micros(u64::try_from(deadline - now).unwrap_or(0));
-        let asked = CallContext { method, caller: message.from, connection, deadline: deadline_time(deadline) };
-        // Before anything is begun: whoever floods us with calls that nobody answers makes no tasks of them.
-        let answering = match self.find_runner(&asked, &args) {
-            Ok(answering) => answering,
-            Err(says) if !forget => return self.send_rejection(reply(says)),
+        let timeout = Duration::from_micros(u64::try_from(deadline - now).unwrap_or(0));
+        let context = CallContext { method, caller: message.from, connection, deadline: deadline_time(deadline) };
+        // Checked before a task is spawned, so that a flood of calls without a method creates no tasks.
+        let runner = match self.find_runner(&context, &args) {
+            Ok(runner) => runner,
+            Err(body) if !no_reply => return self.send_rejection(reply(body)),
             Err(_) => return,
         };
         let (inner, to) = (self.clone(), message.to);
         self.spawn(async move {
-            let says = inner.run_call(answering, asked, &args, to, within).await;
+            let body = inner.run_call(runner, context, &args, to, timeout).await;
             drop(args);
-            let Some(says) = says.filter(|_| !forget) else {
+            let Some(body) = body.filter(|_| !no_reply) else {
                 return;
             };
-            inner.send_reply(reply(says)).await;
+            inner.send_reply(reply(body)).await;
         });
     }
 
-    /// Tells a caller why its call is not carried out; not all of them at once, or that itself would be too much.
+    /// Tells a caller why its call is rejected. Limited in number, to avoid overload.
     fn send_rejection(self: &Arc<Self>, message: PeerMessage) {
-        let Ok(room) = self.calls.rejection_permits.clone().try_acquire_owned() else {
+        let Ok(permit) = self.calls.rejection_permits.clone().try_acquire_owned() else {
             return;
         };
         let inner = self.clone();
         self.spawn(async move {
             inner.send_reply(message).await;
-            drop(room);
+            drop(permit);
         });
     }
 
-    /// Who answers a call; or why nobody does.
-    fn find_runner(&self, asked: &CallContext, args: &RawValue) -> Result<CallRunner, MessageBody> {
-        if let Some(connection) = asked.connection.as_ref().filter(|connection| !self.connections.contains(connection))
+    /// Returns the method for a call, or the reply that rejects it.
+    fn find_runner(&self, context: &CallContext, args: &RawValue) -> Result<CallRunner, MessageBody> {
+        if let Some(connection) =
+            context.connection.as_ref().filter(|connection| !self.connections.contains(connection))
         {
             return Err(MessageBody::NoConnection(connection.clone()));
         }
-        if asked.method.starts_with(builtin_methods::BUILTIN_METHOD_PREFIX) {
-            let room = self.calls.builtin_permits.clone().try_acquire_owned();
-            return room
+        if context.method.starts_with(builtin_methods::BUILTIN_METHOD_PREFIX) {
+            let permit = self.calls.builtin_permits.clone().try_acquire_owned();
+            return permit
                 .map(CallRunner::Builtin)
-                .map_err(|_| MessageBody::Busy(format!("{BUILTIN_CALLS_MAX} such calls are under way")));
+                .map_err(|_| MessageBody::Busy(format!("{BUILTIN_CALLS_MAX} calls of built-in methods are running")));
         }
-        let method = self.methods.get(&asked.method).ok_or(MessageBody::NoMethod)?;
-        let room = method.admit(args).map_err(MessageBody::Busy)?;
-        Ok(CallRunner::Method(method, room))
+        let method = self.methods.get(&context.method).ok_or(MessageBody::NoMethod)?;
+        let permit = method.admit(args).map_err(MessageBody::Busy)?;
+        Ok(CallRunner::Method(method, permit))
     }
 
-    /// What to reply; nothing if nobody waits for it any more.
+    /// Runs a call and returns the reply; `None` if the caller no longer waits.
     async fn run_call(
         self: &Arc<Self>,
-        answering: CallRunner,
-        asked: CallContext,
+        runner: CallRunner,
+        context: CallContext,
         args: &RawValue,
         to: Option<NodeId>,
-        within: Duration,
+        timeout: Duration,
     ) -> Option<MessageBody> {
         self.calls.counts.answered.fetch_add(1, Ordering::Relaxed);
-        match answering {
-            CallRunner::Builtin(_room) => {
-                let own = asked.method.strip_prefix(builtin_methods::BUILTIN_METHOD_PREFIX).unwrap_or_default();
-                tokio::time::timeout(within, builtin_methods::run_builtin(self, own, args, to)).await.ok()
+        match runner {
+            CallRunner::Builtin(_permit) => {
+                let method = context.method.strip_prefix(builtin_methods::BUILTIN_METHOD_PREFIX).unwrap_or_default();
+                tokio::time::timeout(timeout, builtin_methods::run_builtin(self, method, args, to)).await.ok()
             }
-            CallRunner::Method(method, room) => Some(match method.run(args, asked, within, room).await? {
+            CallRunner::Method(method, permit) => Some(match method.run(args, context, timeout, permit).await? {
                 Ok(value) => MessageBody::Value(value),
                 Err(error) => MessageBody::Failed(error),
             }),
@@ -373,7 +378,7 @@ impl PeersInner {
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::warn!(%to, %error, "a reply could not be sent");
+            tracing::warn!(%to, %error, "failed to send a reply");
         }
     }
 }
@@ -388,29 +393,29 @@ mod tests {
         let calls = CallRegistry::new(NodeId::fresh(), ClusterKeys::default());
         let (hour, minute) = (micros(Duration::from_secs(3_600)), micros(Duration::from_secs(60)));
         calls.set_joined(10 * hour);
-        let to_all = |sent, now| calls.admit(Uuid::now_v7(), true, sent, now + minute, now);
-        assert_eq!(to_all(9 * hour, 10 * hour), Err(RejectReason::Replayed), "from before we came");
-        assert_eq!(to_all(8 * hour, 8 * hour), Ok(()), "the clock was set back by two hours");
-        assert_eq!(to_all(7 * hour, 8 * hour), Err(RejectReason::Replayed));
+        let broadcast = |sent, now| calls.admit(Uuid::now_v7(), true, sent, now + minute, now);
+        assert_eq!(broadcast(9 * hour, 10 * hour), Err(RejectReason::Replayed), "sent before this node joined");
+        assert_eq!(broadcast(8 * hour, 8 * hour), Ok(()), "the clock was set back by two hours");
+        assert_eq!(broadcast(7 * hour, 8 * hour), Err(RejectReason::Replayed));
     }
 
     #[tokio::test]
     async fn call_to_node_with_full_seen_set_gets_busy() {
         let duly = Duly::open(":memory:").await.expect("opens");
-        let hall = duly.peers().expect("starts");
-        let ping = || duly.call("duly.ping", &()).node(hall.node_id()).reply::<serde_json::Value>();
-        ping().await.expect("answers");
-        let over = to_micros(hall.store().now()) + micros(CALL_TIMEOUT_MAX);
-        let forget = |at: Micros| {
-            let mut seen = hall.inner.calls.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.expires_at = (0..SEEN_CALLS_MAX).map(|_| (Uuid::now_v7(), at)).collect();
+        let peers = duly.peers().expect("starts");
+        let ping = || duly.call("duly.ping", &()).node(peers.node_id()).reply::<serde_json::Value>();
+        ping().await.expect("replies");
+        let deadline = to_micros(peers.store().now()) + micros(CALL_TIMEOUT_MAX);
+        let fill_seen = |expires: Micros| {
+            let mut seen = peers.inner.calls.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.expires_at = (0..SEEN_CALLS_MAX).map(|_| (Uuid::now_v7(), expires)).collect();
         };
-        forget(over);
-        let refused = ping().await.expect_err("too many");
-        assert!(matches!(&refused, Error::Remote { reason, .. } if reason.starts_with("busy")), "{refused}");
-        assert_eq!(hall.inner.calls.counts().too_many, 1);
-        forget(0);
+        fill_seen(deadline);
+        let error = ping().await.expect_err("too many");
+        assert!(matches!(&error, Error::Remote { reason, .. } if reason.starts_with("busy")), "{error}");
+        assert_eq!(peers.inner.calls.counts().too_many, 1);
+        fill_seen(0);
         tokio::time::sleep(SEEN_PRUNE_INTERVAL).await;
-        ping().await.expect("answers again");
+        ping().await.expect("replies again");
     }
 }

@@ -1,5 +1,5 @@
-//! Waiting for jobs to end: all who wait in this process share one subscription to what the store tells, and one slow look
-//! behind it for what was lost on the way. However many wait, nobody asks the store for a job again and again.
+//! Waiting for jobs to complete. All callers in this process share one subscription, and one slow check that finds
+//! completions whose notification was lost. The number of callers does not add polling.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,39 +13,39 @@ use crate::job::{JobId, JobRecord};
 use crate::peers::{Peers, PeersInner};
 use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION};
 
-/// Most jobs of this process that are waited for at a time.
+/// Most jobs that this process waits for at a time.
 pub const WAITED_JOBS_MAX: usize = 100_000;
-/// How often the store is asked to go on telling, and looked at for what was lost.
+/// How often the watch is renewed and lost completions are checked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(COMPLETION_WATCH_DURATION.as_secs() / 3);
-/// The same after a failure.
+/// The interval after an error.
 const CHECK_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The same on a store that tells nothing, or not of all queues.
+/// The interval on a store that cannot watch all queues.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two looks lies at least so many times what the first has taken.
+/// The pause after a check is at least this many times its duration.
 const CHECK_REST_FACTOR: u32 = 4;
-/// Between two looks because something may have been missed.
+/// Shortest pause after a check.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Jobs that somebody here waits for.
+/// Jobs that callers in this process wait for.
 #[derive(Default)]
 pub(crate) struct Completions {
     waits: Mutex<CompletionWaits>,
-    /// Look now: a queue is new, or something may have been missed.
+    /// Triggers a check: a queue is new, or notifications may have been lost.
     check_now: Notify,
-    /// One at a time asks the store to tell: those who come meanwhile need not.
+    /// Held while the watch is renewed: callers that arrive meanwhile need not renew it.
     subscribing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct CompletionWaits {
     jobs: HashMap<JobId, WaitedJob>,
-    /// Which of them are in each queue, and whether the store tells of it.
+    /// The jobs of each queue, and whether the store watches it.
     queues: BTreeMap<String, WatchedQueue>,
-    /// Somebody looks after them.
+    /// Whether the check task is running.
     is_checker_running: bool,
 }
 
-/// A job, and those who wait for it.
+/// A job that callers wait for.
 struct WaitedJob {
     queue: String,
     waiters: usize,
@@ -63,37 +63,41 @@ impl Completions {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store says that these have ended; if it names none, it does not know which.
+    /// Handles completed jobs; an empty list means that some jobs have completed, but it is unknown which.
     pub(crate) fn notify_completed(&self, ids: &[JobId]) {
         if ids.is_empty() {
             return self.handle_gap();
         }
-        let waited = self.waits();
-        ids.iter().filter_map(|id| waited.jobs.get(id)).for_each(|job| job.completed.notify_waiters());
+        let waits = self.waits();
+        ids.iter().filter_map(|id| waits.jobs.get(id)).for_each(|job| job.completed.notify_waiters());
     }
 
-    /// Something may have been missed.
+    /// Handles a gap: notifications may have been lost.
     pub(crate) fn handle_gap(&self) {
-        let mut waited = self.waits();
-        waited.queues.values_mut().for_each(|queue| queue.is_watched = false);
-        if waited.is_checker_running {
+        let mut waits = self.waits();
+        waits.queues.values_mut().for_each(|queue| queue.is_watched = false);
+        if waits.is_checker_running {
             self.check_now.notify_one();
         }
     }
 
-    /// The queues in which somebody waits.
+    /// Returns the queues with awaited jobs.
     fn waited_queues(&self) -> Vec<String> {
         self.waits().queues.keys().cloned().collect()
     }
 
-    /// Those of which the store should tell: as many as it can, first those of which it does.
+    /// Returns the queues to watch, at most the maximum, those already watched first.
     fn queues_to_watch(&self) -> Vec<String> {
-        let waited = self.waits();
-        let of = |watched: bool| waited.queues.iter().filter(move |(_, queue)| queue.is_watched == watched);
-        of(true).chain(of(false)).take(COMPLETION_QUEUES_MAX).map(|(name, _)| name.clone()).collect()
+        let waits = self.waits();
+        let watched_queues = |watched: bool| waits.queues.iter().filter(move |(_, queue)| queue.is_watched == watched);
+        watched_queues(true)
+            .chain(watched_queues(false))
+            .take(COMPLETION_QUEUES_MAX)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
-    /// Whether the store tells of this queue.
+    /// Returns whether the store watches this queue.
     fn is_watched(&self, queue: &str) -> bool {
         self.waits().queues.get(queue).is_some_and(|queue| queue.is_watched)
     }
@@ -103,21 +107,21 @@ impl Completions {
     }
 
     fn mark_watched(&self, queues: &[String]) {
-        let mut waited = self.waits();
+        let mut waits = self.waits();
         for queue in queues {
-            if let Some(queue) = waited.queues.get_mut(queue) {
+            if let Some(queue) = waits.queues.get_mut(queue) {
                 queue.is_watched = true;
             }
         }
     }
 
-    /// The jobs of a queue that are waited for.
+    /// Returns the awaited jobs of a queue.
     fn waited_jobs_in(&self, queue: &str) -> Vec<JobId> {
         self.waits().queues.get(queue).map_or_else(Vec::new, |queue| queue.jobs.iter().copied().collect())
     }
 }
 
-/// One who waits; ends when dropped.
+/// A caller's wait; ends when dropped.
 struct CompletionWaiter {
     inner: Arc<PeersInner>,
     id: JobId,
@@ -126,17 +130,16 @@ struct CompletionWaiter {
 
 impl CompletionWaiter {
     fn new(inner: &Arc<PeersInner>, id: JobId, queue: &str) -> Result<Self> {
-        let mut waited = inner.completions.waits();
-        if !waited.jobs.contains_key(&id) {
-            if waited.jobs.len() >= WAITED_JOBS_MAX {
-                let why =
-                    format!("{WAITED_JOBS_MAX} jobs are waited for in this process already; wait for some of them");
-                return Err(Error::store("wait", why));
+        let mut waits = inner.completions.waits();
+        if !waits.jobs.contains_key(&id) {
+            if waits.jobs.len() >= WAITED_JOBS_MAX {
+                let reason = format!("this process already waits for {WAITED_JOBS_MAX} jobs; wait for some first");
+                return Err(Error::store("wait", reason));
             }
-            waited.queues.entry(queue.to_owned()).or_default().jobs.insert(id);
+            waits.queues.entry(queue.to_owned()).or_default().jobs.insert(id);
         }
-        let new = || WaitedJob { queue: queue.to_owned(), waiters: 0, completed: Arc::default() };
-        let job = waited.jobs.entry(id).or_insert_with(new);
+        let new_job = || WaitedJob { queue: queue.to_owned(), waiters: 0, completed: Arc::default() };
+        let job = waits.jobs.entry(id).or_insert_with(new_job);
         job.waiters += 1;
         Ok(CompletionWaiter { inner: inner.clone(), id, completed: job.completed.clone() })
     }
@@ -144,28 +147,28 @@ impl CompletionWaiter {
 
 impl Drop for CompletionWaiter {
     fn drop(&mut self) {
-        let mut waited = self.inner.completions.waits();
-        let Some(job) = waited.jobs.get_mut(&self.id) else {
+        let mut waits = self.inner.completions.waits();
+        let Some(job) = waits.jobs.get_mut(&self.id) else {
             return;
         };
         job.waiters -= 1;
         if job.waiters > 0 {
             return;
         }
-        let Some(job) = waited.jobs.remove(&self.id) else {
+        let Some(job) = waits.jobs.remove(&self.id) else {
             return;
         };
-        if let Some(queue) = waited.queues.get_mut(&job.queue) {
+        if let Some(queue) = waits.queues.get_mut(&job.queue) {
             queue.jobs.remove(&self.id);
             if queue.jobs.is_empty() {
-                waited.queues.remove(&job.queue);
+                waits.queues.remove(&job.queue);
             }
         }
     }
 }
 
 impl Peers {
-    /// The job once it is done or dead; `None` if it is not in the store, or not any more.
+    /// Waits until a job is done or dead, and returns it; `None` if it is not in the store or no longer.
     pub(crate) async fn wait_for_completion(&self, id: JobId) -> Result<Option<JobRecord>> {
         let store = &self.inner.store;
         let Some(record) = store.get(id).await? else {
@@ -176,37 +179,37 @@ impl Peers {
         }
         self.ensure_announced().await?;
         let waiter = CompletionWaiter::new(&self.inner, id, &record.job.queue)?;
-        let mut told = std::pin::pin!(waiter.completed.notified());
-        told.as_mut().enable();
+        let mut notified = std::pin::pin!(waiter.completed.notified());
+        notified.as_mut().enable();
         self.start_completion_checks();
         self.watch_queue(&record.job.queue).await;
         loop {
-            // After the store has begun to tell: what ended before is seen here, what ends after is told.
+            // Read after the watch began: finds a job that completed before; later completions are notified.
             match store.get(id).await? {
                 Some(record) if !record.state.is_final() => {}
-                ended => return Ok(ended),
+                completed => return Ok(completed),
             }
-            told.as_mut().await;
-            told.set(waiter.completed.notified());
-            told.as_mut().enable();
+            notified.as_mut().await;
+            notified.set(waiter.completed.notified());
+            notified.as_mut().enable();
         }
     }
 
-    /// Asks the store to tell of this queue, unless it does. If it cannot, the looks must do.
+    /// Makes the store watch this queue. If it cannot, polling replaces the notifications.
     async fn watch_queue(&self, queue: &str) {
-        let (inner, about) = (self.inner.clone(), queue.to_owned());
-        // There: one who waits may not be polled for long, and others would wait for the same.
-        let watched =
-            self.inner.run_on_thread("watch_ends", async move { inner.watch_completions(Some(&about)).await }).await;
+        let (inner, name) = (self.inner.clone(), queue.to_owned());
+        // On the peer thread: a caller may not be polled for long, and others would wait for the same watch.
+        let watch = async move { inner.watch_completions(Some(&name)).await };
+        let watched = self.inner.run_on_thread("watch_completions", watch).await;
         if let Err(error) = watched {
-            tracing::debug!(%error, "the store tells nothing of ends; looking instead");
+            tracing::debug!(%error, "the store cannot watch completions; polling instead");
         }
         if !self.inner.completions.is_watched(queue) {
             self.inner.completions.check_now.notify_one();
         }
     }
 
-    /// Somebody waits: from now on somebody looks after that.
+    /// Starts the check task, unless it is running.
     fn start_completion_checks(&self) {
         if !std::mem::replace(&mut self.inner.completions.waits().is_checker_running, true) {
             self.spawn(run_completion_checks(self.inner.clone()));
@@ -215,11 +218,11 @@ impl Peers {
 }
 
 impl PeersInner {
-    /// Asks the store to tell of what is waited for, unless this is about a queue of which it does.
-    async fn watch_completions(&self, about: Option<&str>) -> Result<()> {
-        // What is waited for is read under it: an older list must not come after a newer one.
-        let _asking = self.completions.subscribing.lock().await;
-        if about.is_some_and(|queue| self.completions.is_watched(queue)) {
+    /// Renews the watch of all queues, unless `queue` is already watched.
+    async fn watch_completions(&self, queue: Option<&str>) -> Result<()> {
+        // The queues are read under this lock: an older list must not overwrite a newer one.
+        let _subscribing = self.completions.subscribing.lock().await;
+        if queue.is_some_and(|queue| self.completions.is_watched(queue)) {
             return Ok(());
         }
         let queues = self.completions.queues_to_watch();
@@ -228,35 +231,35 @@ impl PeersInner {
         Ok(())
     }
 
-    /// Looks once through everything that is waited for here, in bounded steps.
+    /// Checks all awaited jobs once, in bounded batches.
     async fn check_completions(&self) -> Result<()> {
         for queue in self.completions.waited_queues() {
-            for some in self.completions.waited_jobs_in(&queue).chunks(COMPLETION_CHECK_MAX) {
-                let ended = self.store.completed_among(&queue, some.to_vec()).await?;
-                if !ended.is_empty() {
-                    self.completions.notify_completed(&ended);
+            for batch in self.completions.waited_jobs_in(&queue).chunks(COMPLETION_CHECK_MAX) {
+                let completed = self.store.completed_among(&queue, batch.to_vec()).await?;
+                if !completed.is_empty() {
+                    self.completions.notify_completed(&completed);
                 }
             }
         }
         Ok(())
     }
 
-    /// Asks the store to go on telling, and looks for what was lost; answers when to do it again.
+    /// Renews the watch and checks for lost completions. Returns when to do so again.
     async fn refresh_completions(&self) -> Duration {
         let watched = self.watch_completions(None).await;
-        let looked = self.check_completions().await;
-        match (watched, looked) {
+        let checked = self.check_completions().await;
+        match (watched, checked) {
             (Ok(()), Ok(())) if self.completions.are_all_watched() => CHECK_INTERVAL,
             (Ok(()) | Err(Error::Unsupported { .. }), Ok(())) => POLL_INTERVAL,
             (_, Err(error)) | (Err(error), _) => {
-                tracing::debug!(%error, "the store does not say which jobs have ended");
+                tracing::debug!(%error, "failed to check for completed jobs; retrying");
                 CHECK_RETRY_INTERVAL
             }
         }
     }
 }
 
-/// Looks after those who wait, until nobody does.
+/// Renews the watch and checks periodically, until no caller waits.
 async fn run_completion_checks(inner: Arc<PeersInner>) {
     let mut next = CHECK_INTERVAL;
     loop {
@@ -266,22 +269,22 @@ async fn run_completion_checks(inner: Arc<PeersInner>) {
             () = inner.stop.cancelled() => return,
         }
         {
-            let mut waited = inner.completions.waits();
-            if waited.jobs.is_empty() {
-                waited.is_checker_running = false;
+            let mut waits = inner.completions.waits();
+            if waits.jobs.is_empty() {
+                waits.is_checker_running = false;
                 break;
             }
         }
-        let began = clock::monotonic_now();
+        let started = clock::monotonic_now();
         next = inner.refresh_completions().await;
-        // Not more often than this, however often something is missed, and however many wait.
-        let rest = tokio::time::sleep(CHECK_INTERVAL_MIN.max((clock::monotonic_now() - began) * CHECK_REST_FACTOR));
+        // Limits the rate of checks, however many gaps and callers there are.
+        let rest = tokio::time::sleep(CHECK_INTERVAL_MIN.max((clock::monotonic_now() - started) * CHECK_REST_FACTOR));
         if inner.stop.run_until_cancelled(rest).await.is_none() {
             return;
         }
     }
-    // Nobody need tell us any more; who waits anew says so anew.
+    // No caller waits any more: ends the watch. The next caller starts it again.
     if let Err(error) = inner.watch_completions(None).await {
-        tracing::debug!(%error, "the store tells of ends a little longer");
+        tracing::debug!(%error, "failed to end the watch of completions; it expires on its own");
     }
 }

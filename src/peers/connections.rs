@@ -1,4 +1,4 @@
-//! Connections that this process holds, known to the store so that a call finds them.
+//! Connections that this process holds, registered in the store so that calls find them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,20 +14,20 @@ use crate::store::CONNECTIONS_BATCH_MAX;
 
 /// Most connections of one process.
 const HELD_CONNECTIONS_MAX: usize = 1_000_000;
-/// How long a step may take to be answered before the next one is sent.
+/// How long an update may take before the next one is sent.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whoever waits until the store has been told of a connection.
+/// Notifies the caller that waits for the registration of a connection.
 type UpdateSender = oneshot::Sender<Result<()>>;
 
-/// One step at a time tells the store of them: what was said of a connection first never arrives last.
+/// The held connections. Updates are sent one at a time, so that an earlier one never arrives last.
 #[derive(Default)]
 pub(crate) struct HeldConnections {
     held: Mutex<BTreeSet<String>>,
-    /// Which have come or gone since the store was told.
+    /// Connections added or removed since the last update.
     unsent: Mutex<BTreeMap<String, Vec<UpdateSender>>>,
     sending: tokio::sync::Mutex<()>,
-    /// How often the way to the store was broken, so that it may have forgotten some; and up to which it was told again.
+    /// How often the store may have lost connections, and how many of these gaps are resolved.
     gaps: AtomicU64,
     gaps_resynced: AtomicU64,
     resyncing: tokio::sync::Mutex<()>,
@@ -42,7 +42,7 @@ impl HeldConnections {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process holds it.
+    /// Returns whether this process holds the connection.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.held().contains(id)
     }
@@ -51,24 +51,24 @@ impl HeldConnections {
         self.held().is_empty()
     }
 
-    /// The way to the store was broken: it may have forgotten what we hold.
+    /// Records that the store may have lost this process's connections.
     pub(crate) fn mark_gap(&self) {
         self.gaps.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// As many of those that have come or gone as one step tells of.
+    /// Takes as many pending changes as fit into one update.
     fn take_unsent(&self) -> BTreeMap<String, Vec<UpdateSender>> {
-        let mut untold = self.unsent();
-        let rest = untold.keys().nth(CONNECTIONS_BATCH_MAX).cloned().map(|first| untold.split_off(&first));
-        std::mem::replace(&mut *untold, rest.unwrap_or_default())
+        let mut unsent = self.unsent();
+        let rest = unsent.keys().nth(CONNECTIONS_BATCH_MAX).cloned().map(|first| unsent.split_off(&first));
+        std::mem::replace(&mut *unsent, rest.unwrap_or_default())
     }
 
-    /// The store has not heard of these. Where there are too many, those that are gone end with this process.
+    /// Queues these changes again. If there are too many, removed connections expire with this process.
     fn requeue<'i>(&self, ids: impl Iterator<Item = &'i String>) {
-        let mut untold = self.unsent();
+        let mut unsent = self.unsent();
         for id in ids {
-            if untold.len() < HELD_CONNECTIONS_MAX {
-                untold.entry(id.clone()).or_default();
+            if unsent.len() < HELD_CONNECTIONS_MAX {
+                unsent.entry(id.clone()).or_default();
             }
         }
     }
@@ -77,75 +77,74 @@ impl HeldConnections {
         !self.unsent().is_empty()
     }
 
-    /// As many that are held as one step tells of, behind this one.
+    /// Returns the held connections after `last`, as many as fit into one update.
     fn held_after(&self, last: Option<String>) -> Vec<String> {
-        let behind = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        self.held().range::<String, _>(behind).take(CONNECTIONS_BATCH_MAX).cloned().collect()
+        let range = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.held().range::<String, _>(range).take(CONNECTIONS_BATCH_MAX).cloned().collect()
     }
 }
 
 impl PeersInner {
-    /// Tells the store which connections have come and gone: all that wait for it in one step.
+    /// Sends all pending changes, at most one update's worth.
     async fn send_connections(&self) {
         let connections = &self.connections;
-        let _alone = connections.sending.lock().await;
-        // Those that another step has told of are not among them any more.
-        let untold = connections.take_unsent();
-        if untold.is_empty() {
+        let _exclusive = connections.sending.lock().await;
+        // Changes sent by an earlier update are no longer pending.
+        let unsent = connections.take_unsent();
+        if unsent.is_empty() {
             return;
         }
         let (held, gone): (Vec<String>, Vec<String>) = {
             let held = connections.held();
-            untold.keys().cloned().partition(|id| held.contains(id))
+            unsent.keys().cloned().partition(|id| held.contains(id))
         };
-        let told = with_timeout(self.store.set_connections(self.node, &held, &gone)).await;
-        if let Err(error) = &told {
-            tracing::debug!(%error, "the store was not told of connections; told again with the next sign of life");
-            connections.requeue(untold.keys());
+        let result = with_timeout(self.store.set_connections(self.node, &held, &gone)).await;
+        if let Err(error) = &result {
+            tracing::debug!(%error, "failed to register connections; retrying with the next announcement");
+            connections.requeue(unsent.keys());
         }
-        for waits in untold.into_values().flatten() {
-            let told = told.as_ref().map(drop).map_err(|error| Error::store("set_connections", error.to_string()));
-            let _ = waits.send(told);
+        for sender in unsent.into_values().flatten() {
+            let result = result.as_ref().map(drop).map_err(|error| Error::store("set_connections", error.to_string()));
+            let _ = sender.send(result);
         }
     }
 
-    /// Tells the store once more what it may have forgotten, or has not heard; what fails is tried again with the next sign
-    /// of life.
+    /// Registers connections again after a gap and sends pending changes; the next announcement retries failures.
     pub(crate) async fn resync_connections(&self) -> Result<()> {
         let connections = &self.connections;
-        let Ok(_alone) = connections.resyncing.try_lock() else {
+        let Ok(_exclusive) = connections.resyncing.try_lock() else {
             return Ok(());
         };
         if connections.has_unsent() {
             self.send_connections().await;
         }
-        let doubts = connections.gaps.load(Ordering::SeqCst);
-        if connections.gaps_resynced.load(Ordering::SeqCst) == doubts {
+        let gaps = connections.gaps.load(Ordering::SeqCst);
+        if connections.gaps_resynced.load(Ordering::SeqCst) == gaps {
             return Ok(());
         }
         let mut last = None;
         loop {
-            let _alone = connections.sending.lock().await;
-            let some = connections.held_after(last);
-            if some.is_empty() {
+            let _exclusive = connections.sending.lock().await;
+            let batch = connections.held_after(last);
+            if batch.is_empty() {
                 break;
             }
-            with_timeout(self.store.refresh_connections(self.node, &some)).await?;
-            last = some.into_iter().next_back();
+            with_timeout(self.store.refresh_connections(self.node, &batch)).await?;
+            last = batch.into_iter().next_back();
         }
-        // Not before all of it is told: what was dropped half-way is begun anew.
-        connections.gaps_resynced.store(doubts, Ordering::SeqCst);
+        // Only after all are sent: an interrupted resync starts over.
+        connections.gaps_resynced.store(gaps, Ordering::SeqCst);
         Ok(())
     }
 }
 
-/// The answer, unless it takes so long that others have waited enough.
-async fn with_timeout(step: impl Future<Output = Result<()>>) -> Result<()> {
-    let late = |_| Error::Unknown { op: "set_connections", source: None };
-    tokio::time::timeout(UPDATE_TIMEOUT, step).await.map_err(late).flatten()
+/// Returns the result of an update, or an error if it takes too long for other callers to wait.
+async fn with_timeout(update: impl Future<Output = Result<()>>) -> Result<()> {
+    let timed_out = |_| Error::Unknown { op: "set_connections", source: None };
+    tokio::time::timeout(UPDATE_TIMEOUT, update).await.map_err(timed_out).flatten()
 }
 
-/// A connection that this process holds: calls for it come here while this lives.
+/// A connection that this process holds. Calls for it come here until the value is dropped.
 #[must_use = "dropping it makes the connection unknown again"]
 pub struct HeldConnection {
     peers: Arc<Peers>,
@@ -153,7 +152,7 @@ pub struct HeldConnection {
 }
 
 impl HeldConnection {
-    /// The connection's name.
+    /// Returns the connection's name.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -168,25 +167,25 @@ impl Peers {
             if held.len() >= HELD_CONNECTIONS_MAX {
                 return Err(Error::invalid(
                     "connection",
-                    format!("{HELD_CONNECTIONS_MAX} are held by this process already"),
+                    format!("this process already holds {HELD_CONNECTIONS_MAX}; drop some first"),
                 ));
             }
             if !held.insert(id.clone()) {
-                return Err(Error::Conflict(format!("connection {id} is held by this process already")));
+                return Err(Error::Conflict(format!("this process already holds connection {id}")));
             }
         }
         let connection = HeldConnection { peers: self.clone(), id };
-        let (told, answer) = oneshot::channel();
-        self.send_connection_update(&connection.id, Some(told));
-        answer.await.map_err(|_| Error::store("set_connections", "this handle was closed")).flatten()?;
-        // The first one makes this process one that can be found.
+        let (sender, result) = oneshot::channel();
+        self.send_connection_update(&connection.id, Some(sender));
+        result.await.map_err(|_| Error::store("set_connections", "this handle was closed")).flatten()?;
+        // The first connection makes this process discoverable.
         self.inner.announce_now.notify_one();
         Ok(connection)
     }
 
-    /// This connection has come or gone: the store is told so.
-    fn send_connection_update(&self, id: &str, told: Option<UpdateSender>) {
-        self.inner.connections.unsent().entry(id.to_owned()).or_default().extend(told);
+    /// Sends an update for a connection that was added or removed.
+    fn send_connection_update(&self, id: &str, sender: Option<UpdateSender>) {
+        self.inner.connections.unsent().entry(id.to_owned()).or_default().extend(sender);
         let inner = self.inner.clone();
         self.spawn(async move { inner.send_connections().await });
     }
@@ -201,6 +200,6 @@ impl Drop for HeldConnection {
 
 impl std::fmt::Debug for HeldConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("HeldConnection").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! What travels between nodes: a call or a reply, signed if there is a cluster key.
+//! Messages between nodes: a call or a reply, signed if there is a cluster key.
 //!
-//! A frame is the format's digit, the name of a key, a signature, and JSON. The signature is over all of the JSON, in which
-//! stand both nodes, the direction, the id and the moment from which it is too late: whoever takes any part of it
-//! from one message into another breaks the signature. The key itself never travels.
+//! A frame is the format's digit, the name of a key, a signature, and JSON. The signature covers the whole JSON,
+//! including both nodes, the direction, the id and the deadline. So copying any part of one message into another breaks
+//! the signature. The key itself is never sent.
 
 use std::time::SystemTime;
 
@@ -20,23 +20,23 @@ use crate::node::NodeId;
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Shortest cluster key, in bytes: a shorter one can be guessed.
 pub const CLUSTER_KEY_BYTES_MIN: usize = 32;
-/// Most cluster keys: the present one, and those that are on their way out.
+/// Most cluster keys: the current one and those being rotated out.
 const CLUSTER_KEYS_MAX: usize = 8;
 
 const FORMAT: u8 = b'1';
 const KEY_NAME_BYTES: usize = 8;
 const MAC_BYTES: usize = 32;
 const HEADER_BYTES: usize = 1 + KEY_NAME_BYTES + MAC_BYTES;
-/// Signed with every message, so that nothing that was signed for another purpose passes for one.
+/// Part of every signature, so that data signed for another purpose cannot pass for a message.
 const SIGNATURE_CONTEXT: &[u8] = b"duly message 1\0";
 
-/// The keys that nodes sign and check messages with: the first signs, all of them check.
+/// The keys for messages between nodes: the first signs, all of them verify.
 #[derive(Clone, Default)]
 pub(crate) struct ClusterKeys(Vec<ClusterKey>);
 
 #[derive(Clone)]
 struct ClusterKey {
-    /// Tells which key a message is signed with, and nothing about it.
+    /// Identifies the key that signed a message, without revealing it.
     name: [u8; KEY_NAME_BYTES],
     mac: Hmac<Sha256>,
 }
@@ -56,21 +56,21 @@ impl ClusterKeys {
         }
     }
 
-    /// Whether a message is signed with one of the keys; without any key every message will do.
+    /// Returns whether one of the keys signed a message; without keys, every message is accepted.
     fn verify(&self, name: &[u8], mac: &[u8], body: &[u8]) -> bool {
         if self.0.is_empty() {
             return true;
         }
-        let mut named = self.0.iter().filter(|key| key.name == name);
+        let mut candidates = self.0.iter().filter(|key| key.name == name);
         // Compared in constant time.
-        named.any(|key| key.compute_mac(body).verify_slice(mac).is_ok())
+        candidates.any(|key| key.compute_mac(body).verify_slice(mac).is_ok())
     }
 }
 
 impl ClusterKey {
     fn new(key: &[u8]) -> Result<Self> {
         if key.len() < CLUSTER_KEY_BYTES_MIN {
-            let reason = format!("has {} bytes; at least {CLUSTER_KEY_BYTES_MIN} random ones are needed", key.len());
+            let reason = format!("has {} bytes; use at least {CLUSTER_KEY_BYTES_MIN} random bytes", key.len());
             return Err(Error::invalid("cluster_key", reason));
         }
         let mac = Hmac::<Sha256>::new_from_slice(key)
@@ -96,15 +96,15 @@ impl std::fmt::Debug for ClusterKeys {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PeerMessage {
-    /// Names the call, and its replies.
+    /// Identifies the call and its replies.
     pub(crate) id: Uuid,
     pub(crate) from: NodeId,
-    /// Whom it is for; `None` is everyone.
+    /// The recipient; `None` for a broadcast.
     pub(crate) to: Option<NodeId>,
     pub(crate) body: MessageBody,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum MessageBody {
@@ -113,22 +113,22 @@ pub(crate) enum MessageBody {
         args: Box<RawValue>,
         /// When it was sent, by the store's clock.
         sent: Micros,
-        /// From this moment on, by the store's clock, nobody waits for a reply.
+        /// When the caller stops waiting, by the store's clock.
         deadline: Micros,
-        /// The connection that the caller looked for.
+        /// The connection that the caller addressed.
         #[serde(skip_serializing_if = "Option::is_none")]
         connection: Option<String>,
-        /// Nobody waits for a reply at all.
+        /// The caller expects no reply.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         no_reply: bool,
     },
     Value(Box<RawValue>),
-    /// The method has failed.
+    /// The method failed.
     Failed(String),
     NoMethod,
-    /// The connection that the caller looked for is not held there any more.
+    /// The node no longer holds the addressed connection.
     NoConnection(String),
-    /// The method has as much to do as it may have.
+    /// A limit of the method is reached.
     Busy(String),
 }
 
@@ -148,11 +148,11 @@ impl PeerMessage {
         Ok(frame)
     }
 
-    /// Reads a frame that was sent to one of `ours`.
+    /// Verifies and decodes a frame, addressed to a node for which `is_local` is true or to all.
     pub(crate) fn open(
         frame: &[u8],
         keys: &ClusterKeys,
-        ours: impl Fn(NodeId) -> bool,
+        is_local: impl Fn(NodeId) -> bool,
     ) -> Result<PeerMessage, RejectReason> {
         if frame.len() > MESSAGE_BYTES_MAX {
             return Err(RejectReason::TooLong);
@@ -167,32 +167,32 @@ impl PeerMessage {
             return Err(RejectReason::Forged);
         }
         let message: PeerMessage = serde_json::from_slice(body).map_err(|_| RejectReason::Malformed)?;
-        // Only a call can be for everyone.
+        // Only a call can be broadcast.
         let is_call = matches!(message.body, MessageBody::Call { .. });
         match message.to {
-            Some(node) if ours(node) => Ok(message),
+            Some(node) if is_local(node) => Ok(message),
             None if is_call => Ok(message),
             _ => Err(RejectReason::NotForUs),
         }
     }
 }
 
-/// Why a message is not listened to.
+/// Why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RejectReason {
     Malformed,
     TooLong,
     Forged,
-    /// Meant for another node, or sent the wrong way round.
+    /// Addressed to another node, or a broadcast reply.
     NotForUs,
     Expired,
-    /// Heard before.
+    /// Received before.
     Replayed,
-    /// Too many to remember.
+    /// There are too many calls to remember.
     TooMany,
 }
 
-/// When a call is over, as it travels.
+/// Returns the deadline of a call as it is sent.
 pub(crate) fn deadline_micros(now: SystemTime, timeout: std::time::Duration) -> Micros {
     to_micros(now).saturating_add(crate::clock::micros(timeout))
 }
@@ -209,15 +209,15 @@ mod tests {
     const OLD_KEY: &str = "an old key of more than thirty-two bytes";
     const NEW_KEY: &str = "a new key, which is just as long as the old";
 
-    fn cluster_keys(of: &[&str]) -> ClusterKeys {
-        ClusterKeys::new(&of.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).expect("good keys")
+    fn cluster_keys(keys: &[&str]) -> ClusterKeys {
+        ClusterKeys::new(&keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).expect("good keys")
     }
 
     fn call_message(to: Option<NodeId>) -> PeerMessage {
         let args = RawValue::from_string("[123456789012345678901234567890,-0,null]".into()).expect("JSON");
-        let says =
+        let body =
             MessageBody::Call { method: "m".into(), args, sent: 6, deadline: 7, connection: None, no_reply: false };
-        PeerMessage { id: Uuid::now_v7(), from: NodeId::fresh(), to, body: says }
+        PeerMessage { id: Uuid::now_v7(), from: NodeId::fresh(), to, body }
     }
 
     fn open_message(frame: &[u8], keys: &ClusterKeys) -> Result<PeerMessage, RejectReason> {
@@ -239,11 +239,14 @@ mod tests {
     fn keys_can_be_rotated() {
         let old = call_message(None).seal(&cluster_keys(&[OLD_KEY])).expect("seals");
         let new = call_message(None).seal(&cluster_keys(&[NEW_KEY, OLD_KEY])).expect("seals");
-        assert!(open_message(&old, &cluster_keys(&[OLD_KEY, NEW_KEY])).is_ok(), "first everyone learns the new key");
-        assert!(open_message(&old, &cluster_keys(&[NEW_KEY, OLD_KEY])).is_ok(), "then everyone signs with it");
+        assert!(
+            open_message(&old, &cluster_keys(&[OLD_KEY, NEW_KEY])).is_ok(),
+            "all nodes get the new key as the second"
+        );
+        assert!(open_message(&old, &cluster_keys(&[NEW_KEY, OLD_KEY])).is_ok(), "then all nodes sign with it");
         assert!(open_message(&new, &cluster_keys(&[OLD_KEY, NEW_KEY])).is_ok());
         assert_eq!(
-            open_message(&old, &cluster_keys(&[NEW_KEY])).expect_err("then the old one goes"),
+            open_message(&old, &cluster_keys(&[NEW_KEY])).expect_err("then the old key is removed"),
             RejectReason::Forged
         );
     }
@@ -268,7 +271,7 @@ mod tests {
         let message = PeerMessage { body: MessageBody::NoMethod, ..call_message(None) };
         let frame = message.seal(&ClusterKeys::default()).expect("seals");
         assert_eq!(
-            open_message(&frame, &ClusterKeys::default()).expect_err("the wrong way round"),
+            open_message(&frame, &ClusterKeys::default()).expect_err("a broadcast reply"),
             RejectReason::NotForUs
         );
     }
@@ -285,16 +288,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_changed_byte_is_noticed(at in 0usize..400, to in any::<u8>()) {
+        fn changed_byte_is_rejected(index in 0usize..400, byte in any::<u8>()) {
             let mut frame = call_message(None).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
-            let at = at % frame.len();
-            prop_assume!(frame[at] != to);
-            frame[at] = to;
+            let index = index % frame.len();
+            prop_assume!(frame[index] != byte);
+            frame[index] = byte;
             prop_assert!(open_message(&frame, &cluster_keys(&[NEW_KEY])).is_err());
         }
 
         #[test]
-        fn no_bytes_make_it_panic(frame in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(frame in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = open_message(&frame, &cluster_keys(&[NEW_KEY]));
             let _ = open_message(&frame, &ClusterKeys::default());
             let mut unsigned = vec![FORMAT];
@@ -304,7 +307,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shortened_message_is_refused(cut in 1usize..300) {
+        fn shortened_message_is_rejected(cut in 1usize..300) {
             let frame = call_message(None).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
             let cut = cut.min(frame.len());
             prop_assert!(open_message(&frame[..frame.len() - cut], &cluster_keys(&[NEW_KEY])).is_err());

@@ -1,4 +1,4 @@
-//! The methods that this process answers: typed at the edge, erased inside, each with its limits.
+//! The methods that this process offers: typed at the interface, type-erased inside, each with its limits.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::clock;
 use crate::error::BoxError;
 use crate::peers::call::CallContext;
 
-/// How many calls of a method run at once, unless it says otherwise.
+/// Default number of concurrent calls of a method.
 pub const DEFAULT_METHOD_CONCURRENCY: usize = 64;
 /// Most methods of one process.
 pub(crate) const METHODS_MAX: usize = 1_024;
@@ -31,14 +31,14 @@ type MethodFn = Arc<dyn Fn(&RawValue, CallContext) -> MethodFuture + Send + Sync
 #[derive(Clone)]
 pub(crate) struct Method {
     run: MethodFn,
-    /// Where it runs: the runtime of who registered it.
+    /// The runtime from which it was registered, on which it runs.
     runtime: Handle,
     permits: Arc<Semaphore>,
     rate: Option<Arc<Mutex<CallRate>>>,
     args_bytes_max: usize,
 }
 
-/// What a method is allowed.
+/// The limits of a method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MethodLimits {
     pub(crate) concurrency: usize,
@@ -46,7 +46,7 @@ pub(crate) struct MethodLimits {
     pub(crate) args_bytes_max: usize,
 }
 
-/// So many calls in so long; unused ones are saved up to one measure.
+/// A token bucket: `calls` per `per`, with unused calls saved up to `calls`.
 struct CallRate {
     calls: f64,
     per: Duration,
@@ -78,64 +78,65 @@ impl Method {
         E: Into<BoxError>,
     {
         let handler = Arc::new(handler);
-        let run = move |args: &RawValue, asked: CallContext| -> MethodFuture {
-            // Read where the method runs: a type that is slow to read must not hold up the hall.
+        let run = move |args: &RawValue, context: CallContext| -> MethodFuture {
+            // Decoded on the method's runtime: a type that is slow to decode must not block the peer thread.
             let (handler, args) = (handler.clone(), args.to_owned());
             Box::pin(async move {
                 let args = serde_json::from_str::<A>(args.get());
                 let args =
-                    args.map_err(|why| format!("the args do not decode as {}: {why}", std::any::type_name::<A>()))?;
-                let value = handler(args, asked)
+                    args.map_err(|error| format!("the args do not decode as {}: {error}", std::any::type_name::<A>()))?;
+                let value = handler(args, context)
                     .await
                     .map_err(|error| crate::worker::handler::format_error_chain(&error.into()))?;
                 serde_json::value::to_raw_value(&value)
-                    .map_err(|why| format!("the value cannot be written as JSON: {why}"))
+                    .map_err(|error| format!("the value cannot be written as JSON: {error}"))
             })
         };
         let rate = limits.rate.map(|(calls, per)| {
             let calls = f64::from(calls);
             Arc::new(Mutex::new(CallRate { calls, per, available: calls, refilled_at: clock::monotonic_now() }))
         });
-        let room = Arc::new(Semaphore::new(limits.concurrency));
-        Method { run: Arc::new(run), runtime, permits: room, rate, args_bytes_max: limits.args_bytes_max }
+        let permits = Arc::new(Semaphore::new(limits.concurrency));
+        Method { run: Arc::new(run), runtime, permits, rate, args_bytes_max: limits.args_bytes_max }
     }
 
-    /// Leave to run once, unless a limit is in the way.
+    /// Returns a permit to run once, or the limit that prevents it.
     pub(crate) fn admit(&self, args: &RawValue) -> Result<OwnedSemaphorePermit, String> {
         if args.get().len() > self.args_bytes_max {
-            return Err(format!("args of {} bytes; it takes at most {}", args.get().len(), self.args_bytes_max));
+            return Err(format!("args have {} bytes; at most {} are allowed", args.get().len(), self.args_bytes_max));
         }
-        let slow_down = |rate: &Arc<Mutex<CallRate>>| !rate.lock().unwrap_or_else(PoisonError::into_inner).try_take();
-        let room = self.permits.clone().try_acquire_owned();
-        let room = room.map_err(|_| "as many calls as may run at once are under way".to_owned())?;
-        if self.rate.as_ref().is_some_and(slow_down) {
-            return Err("it is called more often than it may be".to_owned());
+        let is_over_rate =
+            |rate: &Arc<Mutex<CallRate>>| !rate.lock().unwrap_or_else(PoisonError::into_inner).try_take();
+        let permit = self.permits.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| "the maximum number of concurrent calls is running".to_owned())?;
+        if self.rate.as_ref().is_some_and(is_over_rate) {
+            return Err("its rate limit is exceeded".to_owned());
         }
-        Ok(room)
+        Ok(permit)
     }
 
-    /// Runs it where it was registered, for as long as somebody waits for the answer: then there is none.
+    /// Runs the method on its runtime; returns `None` if it takes longer than `timeout`.
     ///
-    /// Its room is taken until it has ended, also if nobody waits any more: one that does not yield goes on all the same.
+    /// The permit is held until the method ends: a method that does not yield keeps running after the timeout.
     pub(crate) async fn run(
         &self,
         args: &RawValue,
-        asked: CallContext,
-        within: Duration,
-        room: OwnedSemaphorePermit,
+        context: CallContext,
+        timeout: Duration,
+        permit: OwnedSemaphorePermit,
     ) -> Option<Result<Box<RawValue>, String>> {
-        // Also the call itself may panic, before it gives a future.
-        let run = match std::panic::catch_unwind(AssertUnwindSafe(|| (self.run)(args, asked))) {
+        // The call itself may panic too, before it returns a future.
+        let run = match std::panic::catch_unwind(AssertUnwindSafe(|| (self.run)(args, context))) {
             Ok(run) => AssertUnwindSafe(run).catch_unwind(),
             Err(panic) => return Some(Err(format!("panicked: {}", crate::worker::attempt::panic_message(&*panic)))),
         };
         let mut task = self.runtime.spawn(async move {
-            let answer = run.await;
-            drop(room);
-            answer
+            let result = run.await;
+            drop(permit);
+            result
         });
-        match tokio::time::timeout(within, &mut task).await {
-            Ok(Ok(Ok(answer))) => Some(answer),
+        match tokio::time::timeout(timeout, &mut task).await {
+            Ok(Ok(Ok(result))) => Some(result),
             Ok(Ok(Err(panic))) => Some(Err(format!("panicked: {}", crate::worker::attempt::panic_message(&*panic)))),
             Ok(Err(_)) => Some(Err("the node is stopping".to_owned())),
             Err(_) => {
@@ -155,14 +156,14 @@ impl MethodRegistry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a method, in place of one with the same name. Answers false if there are too many.
+    /// Adds a method, replacing one with the same name. Returns false if there are too many.
     pub(crate) fn add(&self, name: String, method: Method) -> bool {
         let mut all = self.all();
-        let room = all.len() < METHODS_MAX || all.contains_key(&name);
-        if room {
+        let has_room = all.len() < METHODS_MAX || all.contains_key(&name);
+        if has_room {
             all.insert(name, method);
         }
-        room
+        has_room
     }
 
     pub(crate) fn remove(&self, name: &str) -> bool {
@@ -173,7 +174,7 @@ impl MethodRegistry {
         self.all().get(name).cloned()
     }
 
-    /// Their names, sorted.
+    /// Returns the names, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.all().keys().cloned().collect();
         names.sort_unstable();

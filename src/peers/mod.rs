@@ -1,8 +1,8 @@
-//! This process in the hall: it gives signs of life there, extends the locks that are held here, waits in their lines,
-//! hears messages and answers calls. All of it on a thread of its own: no handler, however rude, can hold it up.
+//! This process as a peer: it announces itself, extends held locks, waits for locks, receives messages and serves
+//! calls. All of this runs on a separate thread, so that no handler can block it.
 //!
-//! This file is what the rest of the library sees; `guards` extends locks, `line` waits for them,
-//! `calls` sends and answers calls, `own` are the methods that every node has.
+//! This file is the interface to the rest of the library. `lock::renewal` extends locks, `lock::waiters` waits for
+//! them, `calls` sends and serves calls, and `builtin_methods` has the methods of every node.
 
 mod builtin_methods;
 pub(crate) mod call;
@@ -44,65 +44,65 @@ use crate::node::NodeId;
 use crate::peers::call::{ClusterKeys, Method, MethodRegistry};
 use crate::store::{AnnounceReply, LockOwner, LockRequest, Notification, PeerInfo, Store};
 
-/// How long a process that goes waits for what it still has to say.
+/// How long a stopping process waits for its remaining requests.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most places at a time that are given up because nobody here knows of them.
+/// Most concurrent cancellations of waits that this process does not know.
 const WAIT_CANCELS_IN_FLIGHT_MAX: usize = 64;
 
-/// How long whoever drops the last handle waits for that.
+/// How long dropping the last handle waits for the thread.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// This process in the hall. Ends when the last one who uses it is gone.
+/// This process as a peer. It stops when the last handle is dropped.
 pub(crate) struct Peers {
     pub(crate) inner: Arc<PeersInner>,
-    /// Closed when the thread has ended, and with it its hold on the store.
+    /// Closed when the thread has ended and has released the store.
     thread_ended: Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
 pub(crate) struct PeersInner {
     pub(crate) node: NodeId,
-    /// The hall's own thread: everything of ours runs there.
+    /// The runtime of the peer thread.
     pub(crate) handle: Handle,
-    /// Who this is, for people.
+    /// Describes this process to people.
     pub(crate) note: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
-    /// The first sign of life, and with it the first sound that is heard.
+    /// Set once this process has subscribed and announced itself.
     pub(crate) announced: OnceCell<()>,
-    /// The first worker of this process goes by the same identity.
+    /// Whether a worker already uses this process's node id; the first worker does.
     pub(crate) is_node_id_taken: AtomicBool,
     pub(crate) held_locks: HeldLocks,
     pub(crate) lock_waiters: LockWaiters,
-    /// Places that are being given up.
+    /// Limits concurrent cancellations.
     pub(crate) wait_cancel_permits: Arc<Semaphore>,
     pub(crate) methods: MethodRegistry,
     pub(crate) calls: CallRegistry,
     pub(crate) connections: HeldConnections,
-    /// Jobs that somebody here waits for.
+    /// Jobs that callers in this process wait for.
     pub(crate) completions: Completions,
-    /// Workers of this process: by them duly's own methods look and act.
+    /// Workers of this process, for the built-in methods.
     pub(crate) workers: Mutex<Vec<LocalWorker>>,
-    /// Gives the next sign of life at once.
+    /// Triggers the next announcement immediately.
     pub(crate) announce_now: Notify,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
 impl Peers {
-    /// Starts the thread. Nothing is asked of the store yet.
+    /// Starts the thread. Sends nothing to the store yet.
     pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: ClusterKeys) -> Result<Arc<Self>> {
-        let failed = |e: std::io::Error| Error::store("attend", format!("cannot start a thread: {e}"));
+        let start_error = |e: std::io::Error| Error::store("announce", format!("cannot start the peer thread: {e}"));
         let node = NodeId::fresh();
-        // What is heard there is acted on there, without a change of threads.
-        let home = store.runtime();
-        let runtime = match home {
+        // Notifications are handled on the runtime that receives them, without a switch of threads.
+        let store_runtime = store.runtime();
+        let runtime = match store_runtime {
             Some(_) => None,
-            None => Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?),
+            None => Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start_error)?),
         };
-        let Some(handle) = home.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
-            return Err(Error::store("attend", "there is no thread to run on"));
+        let Some(handle) = store_runtime.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
+            return Err(Error::store("announce", "there is no thread to run on"));
         };
         let inner = Arc::new(PeersInner {
             node,
@@ -125,27 +125,27 @@ impl Peers {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         });
-        let (serving, (alive, ended)) = (inner.clone(), std::sync::mpsc::channel());
+        let (thread_inner, (alive, ended)) = (inner.clone(), std::sync::mpsc::channel());
         match runtime {
             None => {
                 handle.spawn(async move {
-                    run_thread(serving).await;
+                    run_thread(thread_inner).await;
                     drop(alive);
                 });
             }
             Some(runtime) => {
                 let run = move || {
-                    runtime.block_on(run_thread(serving));
+                    runtime.block_on(run_thread(thread_inner));
                     drop(runtime);
                     drop(alive);
                 };
-                std::thread::Builder::new().name("duly-hall".into()).spawn(run).map_err(failed)?;
+                std::thread::Builder::new().name("duly-peers".into()).spawn(run).map_err(start_error)?;
             }
         }
         Ok(Arc::new(Peers { inner, thread_ended: Mutex::new(ended) }))
     }
 
-    /// Who this process is.
+    /// Returns the node id of this process.
     pub(crate) fn node_id(&self) -> NodeId {
         self.inner.node
     }
@@ -154,27 +154,27 @@ impl Peers {
         &self.inner.store
     }
 
-    /// The present moment.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> SystemTime {
         self.inner.clock.now()
     }
 
-    /// Who this is, for people.
+    /// Returns a description of this process for people.
     pub(crate) fn note(&self) -> &str {
         &self.inner.note
     }
 
-    /// Makes sure that this process is in the hall and hears what is said to it.
+    /// Announces this process and subscribes to its messages, unless it has done so.
     pub(crate) async fn ensure_announced(&self) -> Result<()> {
         self.inner.ensure_announced().await
     }
 
-    /// The identity for a worker of this process: the first one is the node itself, any other a node of its own.
+    /// Returns the node id for a worker of this process: the first one uses the process's own, others get a new one.
     pub(crate) fn worker_node_id(&self) -> NodeId {
         if self.inner.is_node_id_taken.swap(true, Ordering::Relaxed) { NodeId::fresh() } else { self.inner.node }
     }
 
-    /// Answers this method from now on. Answers false if there are too many.
+    /// Registers a method. Returns false if there are too many.
     pub(crate) fn add_method(&self, name: String, method: Method) -> bool {
         self.inner.methods.add(name, method)
     }
@@ -183,16 +183,16 @@ impl Peers {
         self.inner.methods.remove(name)
     }
 
-    /// Lets others see what has changed here.
+    /// Announces changes of this process to its peers.
     pub(crate) async fn announce(&self) -> Result<()> {
         let inner = self.inner.clone();
-        self.inner.run_on_thread("attend", async move { inner.announce().await }).await
+        self.inner.run_on_thread("announce", async move { inner.announce().await }).await
     }
 
-    /// Gives up whatever an owner has of a lock, in the background.
-    pub(crate) fn abandon_lock(&self, ask: LockRequest) {
+    /// Releases an owner's lock or cancels its wait, in the background.
+    pub(crate) fn abandon_lock(&self, request: LockRequest) {
         let inner = self.inner.clone();
-        self.spawn(async move { inner.abandon_lock(&ask).await });
+        self.spawn(async move { inner.abandon_lock(&request).await });
     }
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -201,11 +201,11 @@ impl Peers {
 }
 
 impl Drop for Peers {
-    /// Waits a moment for the thread: whoever closes the last handle of a file expects the file to be closed.
+    /// Waits briefly for the thread: after the last handle of a file is dropped, callers expect the file to be closed.
     fn drop(&mut self) {
         self.inner.stop.cancel();
-        let on_it = Handle::try_current().is_ok_and(|here| here.id() == self.inner.handle.id());
-        if !on_it {
+        let on_peer_thread = Handle::try_current().is_ok_and(|current| current.id() == self.inner.handle.id());
+        if !on_peer_thread {
             let ended = self.thread_ended.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = ended.recv_timeout(CLOSE_TIMEOUT);
         }
@@ -221,10 +221,10 @@ impl PeersInner {
         if self.announced.initialized() {
             return Ok(());
         }
-        // Not on the task of who came first: kept unpolled, it would hold up all others.
+        // Not on the first caller's task: if it is not polled, it would block all others.
         let inner = self.clone();
         self.run_on_thread(
-            "attend",
+            "announce",
             async move { inner.announced.get_or_try_init(|| join_peers(&inner)).await.map(drop) },
         )
         .await
@@ -234,36 +234,35 @@ impl PeersInner {
         self.tasks.spawn_on(work, &self.handle);
     }
 
-    /// Does something on the hall's own thread, where it goes on whether or not somebody waits for it here.
+    /// Runs a future on the peer thread, where it completes even if the caller stops waiting.
     pub(crate) async fn run_on_thread<T: Send + 'static>(
         &self,
         op: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let gone = |_| Error::store(op, "this handle was closed");
-        self.tasks.spawn_on(work, &self.handle).await.map_err(gone).flatten()
+        let closed = |_| Error::store(op, "this handle was closed");
+        self.tasks.spawn_on(work, &self.handle).await.map_err(closed).flatten()
     }
 
-    /// Gives up whatever an owner has of a lock.
-    pub(crate) async fn abandon_lock(&self, ask: &LockRequest) {
-        self.abandon_lock_or_wait(ask, false).await;
+    /// Releases an owner's lock or cancels its wait.
+    pub(crate) async fn abandon_lock(&self, request: &LockRequest) {
+        self.abandon_lock_or_wait(request, false).await;
     }
 
-    /// Gives up what an owner has of a lock, or only its place in the line.
-    /// Tried until it works, or until the hold has ended by itself.
-    pub(crate) async fn abandon_lock_or_wait(&self, ask: &LockRequest, only_place: bool) {
-        let until = self.clock.since_boot() + micros(ask.ttl.max(self.lease));
+    /// Releases an owner's lock or wait, or only its wait. Retries until it succeeds or the hold has expired.
+    pub(crate) async fn abandon_lock_or_wait(&self, request: &LockRequest, only_wait: bool) {
+        let deadline = self.clock.since_boot() + micros(request.ttl.max(self.lease));
         let mut failures = 0;
         loop {
-            let given_up = match only_place {
-                true => self.store.cancel_wait(ask).await,
-                false => self.store.unlock(ask).await.map(drop),
+            let result = match only_wait {
+                true => self.store.cancel_wait(request).await,
+                false => self.store.unlock(request).await.map(drop),
             };
-            let Err(error) = given_up else {
+            let Err(error) = result else {
                 return;
             };
-            if !error.is_retryable() || self.clock.since_boot() > until {
-                tracing::warn!(lock = ask.name, %error, "could not be released; it ends by itself");
+            if !error.is_retryable() || self.clock.since_boot() > deadline {
+                tracing::warn!(lock = request.name, %error, "failed to release the lock; it expires on its own");
                 return;
             }
             failures += 1;
@@ -272,29 +271,22 @@ impl PeersInner {
     }
 
     fn peer_info(&self) -> PeerInfo {
-        let (methods, waits, places) =
-            (self.methods.names(), self.lock_waiters.lock_names(), self.lock_waiters.queued_waits());
-        let quiet = methods.is_empty() && waits.is_empty() && self.connections.is_empty();
-        PeerInfo {
-            node: self.node,
-            lease: self.lease,
-            methods,
-            waited_locks: waits,
-            waiters: places,
-            listen_only: quiet,
-        }
+        let methods = self.methods.names();
+        let (waited_locks, waiters) = (self.lock_waiters.lock_names(), self.lock_waiters.queued_waits());
+        let listen_only = methods.is_empty() && waited_locks.is_empty() && self.connections.is_empty();
+        PeerInfo { node: self.node, lease: self.lease, methods, waited_locks, waiters, listen_only }
     }
 
-    /// A sign of life, and what follows from its answer.
+    /// Announces this process and handles the reply.
     async fn announce(self: &Arc<Self>) -> Result<()> {
-        let guest = self.peer_info();
-        let AnnounceReply { turns, lost_waits: lost } = self.store.announce(&guest).await?;
-        // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
-        for owner in lost {
+        let peer = self.peer_info();
+        let AnnounceReply { turns, lost_waits } = self.store.announce(&peer).await?;
+        // A lost wait goes to the end of the waiters instead of waiting for a turn that never comes.
+        for owner in lost_waits {
             self.recheck_waiter(owner, Duration::ZERO);
         }
-        // Somebody waits here, and the store knows of no line: it has lost the place.
-        for name in guest.waited_locks.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
+        // A caller waits here, but the store has no waiters for the lock: it has lost the wait.
+        for name in peer.waited_locks.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
             self.lock_waiters.recheck_lock(name);
         }
         for turn in turns {
@@ -308,30 +300,30 @@ impl PeersInner {
         Ok(())
     }
 
-    /// A sign of life for a worker of this process that is a node of its own.
+    /// Announces a worker of this process that has its own node id.
     async fn announce_worker(&self, node: NodeId, lease: Duration) -> Result<()> {
-        let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
-        let guest = PeerInfo { node, lease, methods, waited_locks: waits, waiters: places, listen_only: true };
-        self.store.announce(&guest).await?;
-        let known = self.workers().iter_mut().find(|worker| worker.node == node).map(|worker| {
+        let (methods, waited_locks, waiters) = (Vec::new(), Vec::new(), Vec::new());
+        let peer = PeerInfo { node, lease, methods, waited_locks, waiters, listen_only: true };
+        self.store.announce(&peer).await?;
+        let registered = self.workers().iter_mut().find(|worker| worker.node == node).map(|worker| {
             worker.announced_at = Some(clock::monotonic_now());
         });
-        // It may have gone meanwhile, and would stand there for ever.
-        if known.is_none() {
+        // The worker may have stopped meanwhile and would stay registered.
+        if registered.is_none() {
             self.store.withdraw(node).await?;
         }
         Ok(())
     }
 
-    /// Workers of this process that are nodes of their own, and whose sign of life is due.
+    /// Returns the workers with their own node id that are due for an announcement.
     fn workers_to_announce(&self) -> Vec<(NodeId, Duration)> {
         let (now, workers) = (clock::monotonic_now(), self.workers());
         let due = workers.iter().filter(|worker| worker.node != self.node && worker.is_announce_due(now));
         due.map(|worker| (worker.node, worker.lease)).collect()
     }
 
-    fn handle_notification(self: &Arc<Self>, heard: Notification) {
-        match heard {
+    fn handle_notification(self: &Arc<Self>, notification: Notification) {
+        match notification {
             Notification::LockTurn { name, owner } => self.handle_lock_turn(&name, owner, Duration::ZERO),
             Notification::Message(frame) => self.handle_message(&frame),
             Notification::Completed(ids) => self.completions.notify_completed(&ids),
@@ -346,15 +338,16 @@ impl PeersInner {
         }
     }
 
-    /// Something is up with what an owner has of a lock: its turn has come or will in so long, or its lock was broken.
-    fn handle_lock_turn(self: &Arc<Self>, name: &str, owner: LockOwner, ends: Duration) {
-        // In this order: who leaves the line is guarded by then.
-        if self.recheck_waiter(owner, ends) || self.held_locks.check_soon(owner) {
+    /// Handles news about an owner's lock: it has its turn after `expires_in`, or its hold was broken.
+    fn handle_lock_turn(self: &Arc<Self>, name: &str, owner: LockOwner, expires_in: Duration) {
+        // In this order: a wait that ends is registered as a held lock by then.
+        if self.recheck_waiter(owner, expires_in) || self.held_locks.check_soon(owner) {
             return;
         }
-        // Nobody here wants it: a place that was left behind would hold up those behind it. Only that is given up:
-        // it may hold the lock by now, for somebody elsewhere who keeps no guard.
-        let ask = LockRequest {
+        // No caller wants it here, and an orphaned wait would block those behind it. Only the wait is cancelled: the
+        // owner may
+        // hold the lock by now, for a remote client without a guard.
+        let request = LockRequest {
             name: name.to_owned(),
             owner,
             node: self.node,
@@ -364,76 +357,76 @@ impl PeersInner {
             wait: false,
             note: String::new(),
         };
-        // Those beyond are told of again, by the next who stands in line or asks.
-        let Ok(room) = self.wait_cancel_permits.clone().try_acquire_owned() else {
+        // Further turns are reported again by the next waiter or request.
+        let Ok(permit) = self.wait_cancel_permits.clone().try_acquire_owned() else {
             return;
         };
         let inner = self.clone();
         self.spawn(async move {
-            inner.abandon_lock_or_wait(&ask, true).await;
-            drop(room);
+            inner.abandon_lock_or_wait(&request, true).await;
+            drop(permit);
         });
     }
 
-    /// Hears what is said to a node of this process until the way ends or the node is gone.
+    /// Handles the notifications of a node of this process until the subscription or the node ends.
     async fn read_notifications(
         self: Arc<Self>,
-        mut sounds: tokio::sync::mpsc::Receiver<Notification>,
-        gone: CancellationToken,
+        mut notifications: tokio::sync::mpsc::Receiver<Notification>,
+        stop: CancellationToken,
     ) {
-        while let Some(Some(heard)) = gone.run_until_cancelled(sounds.recv()).await {
-            self.handle_notification(heard);
+        while let Some(Some(notification)) = stop.run_until_cancelled(notifications.recv()).await {
+            self.handle_notification(notification);
         }
     }
 }
 
-/// Enters the hall.
+/// Subscribes and announces this process.
 async fn join_peers(inner: &Arc<PeersInner>) -> Result<()> {
-    let sounds = inner.store.subscribe_messages(inner.node, true).await?;
-    inner.spawn(inner.clone().read_notifications(sounds, inner.stop.clone()));
+    let notifications = inner.store.subscribe_messages(inner.node, true).await?;
+    inner.spawn(inner.clone().read_notifications(notifications, inner.stop.clone()));
     inner.announce().await?;
     inner.calls.set_joined(to_micros(inner.store.now()));
     inner.spawn(announce_periodically(inner.clone()));
     Ok(())
 }
 
-/// Signs of life, three times a lease.
+/// Announces this process three times per lease.
 async fn announce_periodically(inner: Arc<PeersInner>) {
-    let every = inner.lease / 3;
-    // Also the time that the machine has slept counts: for others it did.
+    let interval = inner.lease / 3;
+    // Includes the time that the machine was suspended, because it counts for other nodes.
     let mut last = inner.clock.since_boot();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(every) => {}
+            () = tokio::time::sleep(interval) => {}
             () = inner.announce_now.notified() => {}
             () = inner.stop.cancelled() => return,
         }
-        match tokio::time::timeout(every.max(Duration::from_secs(1)), inner.announce()).await {
+        match tokio::time::timeout(interval.max(Duration::from_secs(1)), inner.announce()).await {
             Ok(Ok(())) => {
-                // For longer than a lease we may have counted as dead: places in lines are gone, and connections.
+                // After more than a lease, this node may have counted as dead and lost its waits and connections.
                 if inner.clock.since_boot() - last > micros(inner.lease) {
                     inner.handle_notification(Notification::Gap);
                 }
                 last = inner.clock.since_boot();
-                // Beside the signs of life: there may be many to tell of.
+                // In a separate task, because there may be many connections.
                 let inner = inner.clone();
                 inner.clone().spawn(async move {
                     if let Err(error) = inner.resync_connections().await {
-                        tracing::warn!(node = %inner.node, %error, "connections may be unknown; told again soon");
+                        tracing::warn!(node = %inner.node, %error, "failed to register connections; retrying soon");
                     }
                 });
             }
-            Ok(Err(error)) => tracing::warn!(node = %inner.node, %error, "no sign of life in the hall"),
-            Err(_) => tracing::warn!(node = %inner.node, "the store does not answer a sign of life in the hall"),
+            Ok(Err(error)) => tracing::warn!(node = %inner.node, %error, "failed to announce this node"),
+            Err(_) => tracing::warn!(node = %inner.node, "timed out announcing this node: the store does not respond"),
         }
     }
 }
 
-/// The thread: extends locks until the process goes, then says good-bye.
+/// Runs the peer thread: extends locks until the process stops, then withdraws.
 async fn run_thread(inner: Arc<PeersInner>) {
     renewal::run_renewal(&inner).await;
     inner.tasks.close();
-    // What is not said in time ends with the lease.
+    // Requests that do not complete in time are covered by the end of the lease.
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, inner.tasks.wait()).await;
     if inner.announced.initialized() {
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, inner.store.withdraw(inner.node)).await;

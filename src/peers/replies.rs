@@ -1,4 +1,4 @@
-//! The replies to a call, each as it comes.
+//! The replies to a call, as they arrive.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -11,36 +11,36 @@ use crate::node::NodeId;
 use crate::peers::PendingCall;
 use crate::peers::call::{CallDeadline, CallRecipients, MessageBody};
 
-/// What one node has answered.
+/// The reply of one node.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Reply<T> {
-    /// Who; `None` if somebody has not answered in time and nobody knows who that is.
+    /// The node; `None` for a missing reply of an unknown node.
     pub node: Option<NodeId>,
-    /// The value; [`Error::Remote`] if the method has failed there or was too busy, [`Error::NotFound`] if there is none of
-    /// this name, [`Error::Timeout`] if no answer came in time.
+    /// The value. [`Error::Remote`] if the method failed there or was busy, [`Error::NotFound`] if the node has no such
+    /// method, [`Error::Timeout`] if no reply came in time.
     pub result: Result<T>,
 }
 
-/// The replies to a call: ends when every node that was called has answered, or when the time is over.
-/// Those who had not answered by then come last, each as a timeout.
+/// The replies to a call. Ends when every called node has replied, or when the time is over.
+/// Nodes that have not replied by then come last, each as a timeout.
 #[must_use = "take the replies with `next` or `collect`"]
 pub struct Replies<T> {
     method: String,
     pending: PendingCall,
     expected: u64,
-    /// The one node that was called, if it was one.
+    /// The called node, if it was a single one.
     single_node: Option<NodeId>,
-    answered: Vec<NodeId>,
-    /// Those who have not answered in time, once it is over.
+    replied: Vec<NodeId>,
+    /// The nodes that have not replied, once the time is over.
     missing: Option<VecDeque<Option<NodeId>>>,
     deadline: CallDeadline,
     marker: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Replies<T> {
-    pub(crate) fn new(method: String, pending: PendingCall, sent: CallRecipients, until: CallDeadline) -> Self {
-        let one = match sent {
+    pub(crate) fn new(method: String, pending: PendingCall, sent: CallRecipients, deadline: CallDeadline) -> Self {
+        let single_node = match sent {
             CallRecipients::One(node) => Some(node),
             CallRecipients::All(_) => None,
         };
@@ -50,21 +50,21 @@ impl<T: DeserializeOwned> Replies<T> {
             method,
             pending,
             expected,
-            single_node: one,
-            answered: Vec::new(),
+            single_node,
+            replied: Vec::new(),
             missing: None,
-            deadline: until,
+            deadline,
             marker: PhantomData,
         }
     }
 
-    /// How many nodes were called.
+    /// Returns how many nodes were called.
     #[must_use]
     pub fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// The next reply; `None` once every node has had its turn.
+    /// Returns the next reply; `None` after one result per node.
     pub async fn next(&mut self) -> Option<Reply<T>> {
         let reply = self.next_reply().await?;
         crate::metrics::record_reply(reply.result.as_ref().map_or_else(Error::code, |_| "ok"));
@@ -76,13 +76,13 @@ impl<T: DeserializeOwned> Replies<T> {
             let node = missing.pop_front()?;
             return Some(Reply { node, result: Err(self.timeout_error()) });
         }
-        if self.answered.len() as u64 >= self.expected {
+        if self.replied.len() as u64 >= self.expected {
             return None;
         }
         match tokio::time::timeout_at(self.deadline, self.pending.next_reply()).await {
-            Ok(Some((node, says))) => {
-                self.answered.push(node);
-                Some(Reply { node: Some(node), result: self.decode_result(node, says) })
+            Ok(Some((node, body))) => {
+                self.replied.push(node);
+                Some(Reply { node: Some(node), result: self.decode_result(node, body) })
             }
             Ok(None) | Err(_) => {
                 self.missing = Some(self.find_missing_nodes().await);
@@ -92,7 +92,7 @@ impl<T: DeserializeOwned> Replies<T> {
         }
     }
 
-    /// All replies, once they are there.
+    /// Waits for all replies and returns them.
     pub async fn collect(mut self) -> Vec<Reply<T>> {
         let mut all = Vec::new();
         while let Some(reply) = self.next().await {
@@ -102,49 +102,49 @@ impl<T: DeserializeOwned> Replies<T> {
     }
 
     fn timeout_error(&self) -> Error {
-        Error::Timeout { op: "call", reason: format!("no answer to {}; it may have been carried out", self.method) }
+        Error::Timeout { op: "call", reason: format!("no reply to {}; it may have run", self.method) }
     }
 
-    fn decode_result(&self, node: NodeId, says: MessageBody) -> Result<T> {
+    fn decode_result(&self, node: NodeId, body: MessageBody) -> Result<T> {
         let remote = |reason| Err(Error::Remote { method: self.method.clone(), node, reason });
-        match says {
+        match body {
             MessageBody::Value(value) => match serde_json::from_str(value.get()) {
                 Ok(value) => Ok(value),
-                Err(why) => remote(format!("the answer does not decode as {}: {why}", std::any::type_name::<T>())),
+                Err(error) => remote(format!("the reply does not decode as {}: {error}", std::any::type_name::<T>())),
             },
             MessageBody::Failed(reason) => remote(reason),
             MessageBody::Busy(reason) => remote(format!("busy: {reason}")),
             MessageBody::NoMethod => Err(Error::NotFound { what: "method", name: self.method.clone() }),
             MessageBody::NoConnection(name) => Err(Error::NotFound { what: "connection", name }),
-            MessageBody::Call { .. } => remote("answered with a call".to_owned()),
+            MessageBody::Call { .. } => remote("replied with a call".to_owned()),
         }
     }
 
-    /// One entry for each node that has not answered, by name as far as the store knows them.
+    /// Returns one entry for each node that has not replied, with its id if the store knows it.
     async fn find_missing_nodes(&self) -> VecDeque<Option<NodeId>> {
-        let count = usize::try_from(self.expected).unwrap_or(usize::MAX).saturating_sub(self.answered.len());
-        if let Some(one) = self.single_node {
-            return VecDeque::from(vec![Some(one); count]);
+        let count = usize::try_from(self.expected).unwrap_or(usize::MAX).saturating_sub(self.replied.len());
+        if let Some(node) = self.single_node {
+            return VecDeque::from(vec![Some(node); count]);
         }
         let store = self.pending.peers().store();
-        let known =
+        let nodes =
             tokio::time::timeout_at(clock::monotonic_now() + crate::peers::call::MISSING_NODES_TIMEOUT, store.nodes())
                 .await;
-        let known = known.ok().and_then(Result::ok).unwrap_or_default();
-        let silent = known.into_iter().filter(|node| node.alive && !self.answered.contains(&node.id));
-        let silent: VecDeque<_> = silent.map(|node| Some(node.id)).collect();
-        // If others are silent too who were not called, nobody can say which of them it was.
-        if silent.len() == count { silent } else { VecDeque::from(vec![None; count]) }
+        let nodes = nodes.ok().and_then(Result::ok).unwrap_or_default();
+        let missing = nodes.into_iter().filter(|node| node.alive && !self.replied.contains(&node.id));
+        let missing: VecDeque<_> = missing.map(|node| Some(node.id)).collect();
+        // If other nodes that were not called are alive too, it is unknown which ones are missing.
+        if missing.len() == count { missing } else { VecDeque::from(vec![None; count]) }
     }
 }
 
 impl<T> std::fmt::Debug for Replies<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (method, expected, answered) = (&self.method, &self.expected, &self.answered.len());
+        let (method, expected, replied) = (&self.method, &self.expected, &self.replied.len());
         f.debug_struct("Replies")
             .field("method", method)
             .field("expected", expected)
-            .field("answered", answered)
+            .field("replied", replied)
             .finish_non_exhaustive()
     }
 }

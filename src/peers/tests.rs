@@ -1,4 +1,4 @@
-//! Locks, and waits for jobs, on a store that fails.
+//! Locks and waits for jobs on a store that fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ async fn open_faulty() -> (Duly, Arc<FaultyStore>) {
     (duly, faulty)
 }
 
-/// Asks for `a` as the hall does.
-fn lock_request(hall: &Peers, wait: bool) -> LockRequest {
-    let (name, owner, node, lease) = ("a".to_owned(), LockOwner::fresh(), hall.node_id(), crate::LEASE);
+/// Returns a request for lock `a` as a peer sends it.
+fn lock_request(peers: &Peers, wait: bool) -> LockRequest {
+    let (name, owner, node, lease) = ("a".to_owned(), LockOwner::fresh(), peers.node_id(), crate::node::LEASE);
     LockRequest { name, owner, node, lease, slots: 1, ttl: LONG_TIMEOUT, wait, note: String::new() }
 }
 
@@ -33,7 +33,7 @@ async fn within_timeout<T>(work: impl Future<Output = T>) -> T {
 async fn lock_with_lost_reply_is_held_once() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::LoseReply, 2);
-    let guard = within_timeout(duly.lock("a").acquire()).await.expect("asks again");
+    let guard = within_timeout(duly.lock("a").acquire()).await.expect("retries");
     assert_eq!(faulty.call_count("lock"), 3);
     assert_eq!(duly.locks(None).await.expect("lists").locks.len(), 1);
     guard.release().await.expect("is held");
@@ -44,7 +44,7 @@ async fn lock_with_lost_reply_is_held_once() {
 async fn try_acquire_with_lost_reply_leaves_no_lock() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::LoseReply, 1);
-    duly.lock("a").try_acquire().await.expect_err("nobody knows");
+    duly.lock("a").try_acquire().await.expect_err("the outcome is unknown");
     within_timeout(async {
         while !duly.locks(None).await.expect("lists").locks.is_empty() {
             tokio::time::sleep(MS).await
@@ -60,7 +60,7 @@ async fn guard_is_lost_when_extension_keeps_failing() {
     faulty.inject("extend_locks", InjectedFault::Refuse, usize::MAX);
     within_timeout(guard.lost()).await;
     assert!(guard.is_lost());
-    assert!(faulty.call_count("extend_locks") > 2, "it was tried again and again");
+    assert!(faulty.call_count("extend_locks") > 2, "the extension is retried");
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn dropped_guard_is_not_extended() {
     })
     .await;
     assert_eq!(faulty.call_count("extend_locks"), before, "renewal does not outlive the guard");
-    assert!(faulty.call_count("unlock") > 1, "the release is tried again");
+    assert!(faulty.call_count("unlock") > 1, "the release is retried");
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn release_with_lost_reply_succeeds() {
     let guard = duly.lock("a").acquire().await.expect("is free");
     faulty.inject("unlock", InjectedFault::LoseReply, 1);
     within_timeout(guard.release()).await.expect("is released");
-    assert!(duly.lock("a").try_acquire().await.expect("answers").is_some());
+    assert!(duly.lock("a").try_acquire().await.expect("replies").is_some());
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn lock_expired_before_reply_is_not_returned() {
     let (duly, faulty) = open_faulty().await;
     let lock = || duly.lock("a").ttl(50 * MS);
     faulty.inject("lock", InjectedFault::DelayReply(200 * MS), 1);
-    let guard = within_timeout(lock().acquire()).await.expect("asks again");
+    let guard = within_timeout(lock().acquire()).await.expect("retries");
     assert!(!guard.is_lost());
     assert_eq!(faulty.call_count("lock"), 2);
     guard.release().await.expect("is held");
@@ -139,7 +139,7 @@ async fn lock_wait_survives_store_failures() {
     let guard = duly.lock("a").acquire().await.expect("is free");
     let waiting = tokio::spawn(duly.lock("a").acquire());
     within_timeout(async {
-        while duly.lock("a").holder().await.expect("looks").is_none_or(|held| held.waiters == 0) {
+        while duly.lock("a").holder().await.expect("reads").is_none_or(|held| held.waiters == 0) {
             tokio::time::sleep(MS).await;
         }
     })
@@ -150,31 +150,31 @@ async fn lock_wait_survives_store_failures() {
     assert!(next.fence() > guard.fence());
 }
 
-/// Somebody elsewhere who keeps no guard may hold the lock by now.
+/// A remote client without a guard may hold the lock by now.
 #[tokio::test]
 async fn unwanted_lock_turn_cancels_wait_and_keeps_hold() {
     let (duly, faulty) = open_faulty().await;
-    let hall = duly.peers().expect("starts");
-    hall.ensure_announced().await.expect("enters");
-    let (held, left_behind) = (lock_request(&hall, false), lock_request(&hall, true));
-    assert!(duly.store.lock(&held).await.expect("answers").hold.is_some());
-    assert!(duly.store.lock(&left_behind).await.expect("answers").hold.is_none());
-    faulty.inject("leave_line", InjectedFault::Refuse, 2);
-    for owner in [held.owner, left_behind.owner] {
-        hall.inner.handle_notification(crate::store::Notification::LockTurn { name: "a".to_owned(), owner });
+    let peers = duly.peers().expect("starts");
+    peers.ensure_announced().await.expect("announces");
+    let (held, orphaned) = (lock_request(&peers, false), lock_request(&peers, true));
+    assert!(duly.store.lock(&held).await.expect("replies").hold.is_some());
+    assert!(duly.store.lock(&orphaned).await.expect("replies").hold.is_none());
+    faulty.inject("cancel_wait", InjectedFault::Refuse, 2);
+    for owner in [held.owner, orphaned.owner] {
+        peers.inner.handle_notification(crate::store::Notification::LockTurn { name: "a".to_owned(), owner });
     }
-    let checked = async || duly.lock("a").holder().await.expect("looks").expect("is held");
+    let holder = async || duly.lock("a").holder().await.expect("reads").expect("is held");
     within_timeout(async {
-        while checked().await.waiters > 0 || faulty.call_count("leave_line") < 4 {
+        while holder().await.waiters > 0 || faulty.call_count("cancel_wait") < 4 {
             tokio::time::sleep(MS).await;
         }
     })
     .await;
-    assert_eq!(checked().await.owner, held.owner);
-    assert!(duly.store.unlock(&held).await.expect("answers"), "it is held");
+    assert_eq!(holder().await.owner, held.owner);
+    assert!(duly.store.unlock(&held).await.expect("replies"), "it is held");
 }
 
-/// A pause that the process itself does not notice: by its own clock the time is over before anybody tells it.
+/// The process does not notice the pause, but by its own clock the time is over before the store reports it.
 #[tokio::test]
 async fn guard_is_lost_after_pause_longer_than_ttl() {
     let clock = Clock::manual();
@@ -187,25 +187,25 @@ async fn guard_is_lost_after_pause_longer_than_ttl() {
     assert_eq!(guard.extend().await.expect_err("is over").code(), "conflict");
 }
 
-/// More than one step tells of; and one that fails, or that lasts longer than a sign of life may, is not the end of it.
+/// More connections than fit into one update. An update that fails, or takes longer than an announcement, is repeated.
 #[tokio::test]
 async fn connections_forgotten_by_store_are_resynced() {
     const HELD: usize = crate::store::CONNECTIONS_BATCH_MAX + 10;
     let (duly, faulty) = open_faulty().await;
-    let hall = duly.peers().expect("starts");
+    let peers = duly.peers().expect("starts");
     let names: Vec<String> = (0..HELD).map(|n| format!("connection {n:04}")).collect();
     let held = futures_util::future::join_all(names.iter().map(|name| duly.hold_connection(name.as_str()))).await;
     assert!(held.iter().all(Result::is_ok));
-    assert!(faulty.call_count("set_connections") < HELD / 2, "many in one step");
+    assert!(faulty.call_count("set_connections") < HELD / 2, "many in one update");
     for fault in [InjectedFault::Refuse, InjectedFault::DelayReply(1_200 * MS)] {
-        for some in names.chunks(crate::store::CONNECTIONS_BATCH_MAX) {
-            duly.store.set_connections(hall.node_id(), &[], some).await.expect("forgets");
+        for batch in names.chunks(crate::store::CONNECTIONS_BATCH_MAX) {
+            duly.store.set_connections(peers.node_id(), &[], batch).await.expect("forgets");
         }
-        faulty.inject("keep_connections", fault, 2);
-        hall.inner.handle_notification(crate::store::Notification::Gap);
+        faulty.inject("refresh_connections", fault, 2);
+        peers.inner.handle_notification(crate::store::Notification::Gap);
         for name in [&names[0], &names[HELD - 1]] {
             within_timeout(async {
-                while duly.store.connection_holder(name).await.expect("looks") != Some(hall.node_id()) {
+                while duly.store.connection_holder(name).await.expect("reads") != Some(peers.node_id()) {
                     tokio::time::sleep(MS).await;
                 }
             })
@@ -214,7 +214,7 @@ async fn connections_forgotten_by_store_are_resynced() {
     }
 }
 
-/// Pushes so many jobs, and lets somebody wait for each until all of them do.
+/// Pushes jobs and spawns a task that waits for each.
 async fn push_and_wait(duly: &Duly, jobs: usize) -> Vec<tokio::task::JoinHandle<Option<crate::JobRecord>>> {
     let pushed = duly.push_all((0..jobs).map(|_| crate::Push::new("k", "1"))).await.expect("pushes");
     let wait = |id: crate::JobId| {
@@ -239,45 +239,47 @@ async fn thousands_of_waiters_do_not_poll_the_store() {
         }
     })
     .await;
-    assert_eq!((faulty.call_count("watch_ends"), faulty.call_count("ended")), (1, 0), "one has asked for all");
-    // A while in which nothing happens.
+    assert_eq!(
+        (faulty.call_count("watch_completions"), faulty.call_count("completed_among")),
+        (1, 0),
+        "one watch for all"
+    );
+    // Without any completions.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(
-        (faulty.call_count("get"), faulty.call_count("watch_ends"), faulty.call_count("ended")),
+        (faulty.call_count("get"), faulty.call_count("watch_completions"), faulty.call_count("completed_among")),
         (2 * JOBS, 1, 0)
     );
     run_all_jobs(&duly).await;
-    for waiting in waits {
-        let told = tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("told at once");
-        assert!(told.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
+    for wait in waits {
+        let result = tokio::time::timeout(Duration::from_secs(2), wait).await.expect("notified at once");
+        assert!(result.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
     }
-    assert_eq!(faulty.call_count("get"), 3 * JOBS, "each once more, when it had ended");
+    assert_eq!(faulty.call_count("get"), 3 * JOBS, "each once more, after it completed");
 }
 
 #[tokio::test]
 async fn wait_polls_when_store_cannot_watch_completions() {
     let (duly, faulty) = open_faulty().await;
-    faulty.inject("watch_ends", InjectedFault::Refuse, usize::MAX);
+    faulty.inject("watch_completions", InjectedFault::Refuse, usize::MAX);
     let waits = push_and_wait(&duly, 3).await;
     within_timeout(async {
-        while faulty.call_count("ended") == 0 {
+        while faulty.call_count("completed_among") == 0 {
             tokio::time::sleep(MS).await;
         }
     })
     .await;
     run_all_jobs(&duly).await;
-    for waiting in waits {
-        assert!(
-            within_timeout(waiting).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done)
-        );
+    for wait in waits {
+        assert!(within_timeout(wait).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
     }
 }
 
 #[tokio::test]
 async fn wait_polls_queues_beyond_watch_limit() {
     let (duly, faulty) = open_faulty().await;
-    let queue = |no: usize| format!("q{no:04}");
-    let push = |no| crate::Push::new("k", "1").queue(queue(no));
+    let queue = |number: usize| format!("q{number:04}");
+    let push = |number| crate::Push::new("k", "1").queue(queue(number));
     let pushed = duly.push_all((0..=crate::store::COMPLETION_QUEUES_MAX).map(push)).await.expect("pushes");
     let wait = |pushed: &crate::PushResult| {
         let (duly, id) = (duly.clone(), pushed.id());
@@ -290,28 +292,28 @@ async fn wait_polls_queues_beyond_watch_limit() {
         }
     })
     .await;
-    // Whichever is the one too many: of those that came first and last by name, both are heard of.
-    let ends: Vec<_> = [waits.pop(), Some(waits.remove(0))].into_iter().flatten().collect();
-    for (at, waiting) in [crate::store::COMPLETION_QUEUES_MAX, 0].into_iter().zip(ends) {
-        duly.remove(pushed[at].id()).await.expect("is there");
-        assert!(within_timeout(waiting).await.expect("no panic").is_none(), "is gone");
+    // Whichever queue is beyond the limit: the first and the last by name are both reported.
+    let first_and_last: Vec<_> = [waits.pop(), Some(waits.remove(0))].into_iter().flatten().collect();
+    for (index, wait) in [crate::store::COMPLETION_QUEUES_MAX, 0].into_iter().zip(first_and_last) {
+        duly.remove(pushed[index].id()).await.expect("is there");
+        assert!(within_timeout(wait).await.expect("no panic").is_none(), "is gone");
     }
     waits.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Whoever breaks a lock says so once, and that may be when nobody hears it.
+/// Breaking a lock sends one notification, which is lost during a gap.
 #[tokio::test]
 async fn lock_broken_during_gap_is_lost_after_gap_is_reported() {
     let (duly, faulty) = open_faulty().await;
-    let hall = duly.peers().expect("starts");
+    let peers = duly.peers().expect("starts");
     let guard = duly.lock("a").ttl(20 * LONG_TIMEOUT).acquire().await.expect("is free");
     let kept = duly.lock("b").ttl(10 * LONG_TIMEOUT).acquire().await.expect("is free");
-    // Its owner gives it up behind the guard's back: nobody is told.
-    let ask = LockRequest { owner: guard.owner(), ..lock_request(&hall, false) };
-    assert!(duly.store.unlock(&ask).await.expect("answers"));
-    // The way is still shaky.
+    // Released in the name of its owner without the guard: no notification is sent.
+    let request = LockRequest { owner: guard.owner(), ..lock_request(&peers, false) };
+    assert!(duly.store.unlock(&request).await.expect("replies"));
+    // The first request after the gap fails too.
     faulty.inject("extend_locks", InjectedFault::Refuse, 1);
-    hall.inner.handle_notification(crate::store::Notification::Gap);
+    peers.inner.handle_notification(crate::store::Notification::Gap);
     within_timeout(guard.lost()).await;
     assert!(!kept.is_lost());
 }
@@ -319,19 +321,19 @@ async fn lock_broken_during_gap_is_lost_after_gap_is_reported() {
 #[tokio::test]
 async fn worker_with_full_command_queue_is_reported_busy() {
     let duly = Duly::open(":memory:").await.expect("opens");
-    let hall = duly.peers().expect("starts");
+    let peers = duly.peers().expect("starts");
     let mut node = crate::node::Node::fresh(vec!["default".to_owned()]);
-    node.id = hall.worker_node_id();
-    let (orders, _kept) = tokio::sync::mpsc::channel(1);
-    let _at_work = hall.register_worker(&node, orders);
+    node.id = peers.worker_node_id();
+    let (commands, _receiver) = tokio::sync::mpsc::channel(1);
+    let _registration = peers.register_worker(&node, commands);
     let stop = async || within_timeout(duly.call("duly.stop", &()).node(node.id).reply::<u64>()).await;
-    assert_eq!(stop().await.expect("takes the order"), 1);
+    assert_eq!(stop().await.expect("accepts the command"), 1);
     let id = crate::job::JobId::fresh();
     let args = serde_json::json!({ "id": id });
     let cancel = within_timeout(duly.call("duly.cancel", &args).node(node.id).reply::<bool>()).await;
-    for refused in [stop().await.map(drop), cancel.map(drop)] {
-        let error = refused.expect_err("has not come round to the first").to_string();
-        assert!(error.contains("has not come round"), "{error}");
+    for result in [stop().await.map(drop), cancel.map(drop)] {
+        let error = result.expect_err("the command queue is full").to_string();
+        assert!(error.contains("has not executed earlier commands"), "{error}");
     }
 }
 
@@ -342,7 +344,7 @@ async fn failed_connection_removal_is_retried() {
     faulty.inject("set_connections", InjectedFault::Refuse, 1);
     drop(held);
     within_timeout(async {
-        while duly.store.connection_holder("browser 7").await.expect("looks").is_some() {
+        while duly.store.connection_holder("browser 7").await.expect("reads").is_some() {
             tokio::time::sleep(MS).await;
         }
     })
@@ -355,5 +357,5 @@ async fn lock_timeout_error_names_store_failure() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::Refuse, usize::MAX);
     let error = within_timeout(duly.lock("a").wait(200 * MS).acquire()).await.expect_err("no answer").to_string();
-    assert!(error.contains("refused on demand"), "{error}");
+    assert!(error.contains("rejected on demand"), "{error}");
 }

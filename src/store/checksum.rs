@@ -1,6 +1,6 @@
-//! A checksum of what was pushed: what a disk or a memory has changed since is told from it, and never run.
+//! A checksum over pushed data, so that data corrupted on disk or in memory is detected and never run.
 
-/// CRC-32 of these parts. Each counts with its length, so that no byte can move from one to the next.
+/// Returns the CRC-32 of these parts. Each part's length counts too, so that no byte can move between parts.
 pub(super) fn crc32(parts: &[&[u8]]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     for part in parts {
@@ -17,10 +17,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_flipped_bit_is_seen(mut bytes in proptest::collection::vec(any::<u8>(), 1..300), at in any::<usize>()) {
+        fn flipped_bit_changes_checksum(mut bytes in proptest::collection::vec(any::<u8>(), 1..300), bit in any::<usize>()) {
             let before = crc32(&[b"kind", &bytes]);
-            let at = at % (bytes.len() * 8);
-            bytes[at / 8] ^= 1 << (at % 8);
+            let bit = bit % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_ne!(crc32(&[b"kind", &bytes]), before);
         }
     }

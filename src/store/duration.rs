@@ -1,20 +1,20 @@
-//! Durations as people write them.
+//! Parsing of durations as people write them.
 
 use std::time::Duration;
 
-/// A duration as people write it: `500ms`, `90s`, `1h30m`, `7d`, `0`. If it is none, what is wrong with it.
+/// Parses a duration such as `500ms`, `90s`, `1h30m`, `7d` or `0`. The error describes the problem.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     let signed = parse_span(text).ok_or_else(|| {
-        // One that would do with smaller numbers.
+        // The text is a duration that is too long if smaller numbers make it parse.
         let mut small = text.replace(|c: char| c.is_ascii_digit(), "1");
         while small.contains("11") {
             small = small.replace("11", "1");
         }
-        let wrong = if parse_span(&small).is_some() { "too long" } else { "not a duration" };
-        format!("{wrong}; write 500ms, 90s, 1h30m or 7d")
+        let problem = if parse_span(&small).is_some() { "too long" } else { "not a duration" };
+        format!("{problem}; write 500ms, 90s, 1h30m or 7d")
     })?;
     Duration::try_from(signed).map_err(|_| "negative; write it without the minus".to_owned())
 }
@@ -31,15 +31,17 @@ mod tests {
 
     #[test]
     fn invalid_duration_says_what_is_wrong() {
-        for (text, why) in [("99999999d", "too long"), ("1h 99999999999999999999s", "too long"), ("-5m", "negative")] {
+        for (text, problem) in
+            [("99999999d", "too long"), ("1h 99999999999999999999s", "too long"), ("-5m", "negative")]
+        {
             assert!(
-                parse_duration(text).is_err_and(|told| told.starts_with(why)),
+                parse_duration(text).is_err_and(|error| error.starts_with(problem)),
                 "{text}: {:?}",
                 parse_duration(text)
             );
         }
         for text in ["", "10", "111111111111", "soon", "5 bananas"] {
-            assert!(parse_duration(text).is_err_and(|told| told.starts_with("not a duration")), "{text}");
+            assert!(parse_duration(text).is_err_and(|error| error.starts_with("not a duration")), "{text}");
         }
     }
 

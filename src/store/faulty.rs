@@ -1,4 +1,4 @@
-//! A store that fails on demand, for tests: refuses, loses an answer, or keeps it back.
+//! A store that fails on demand, for tests: it rejects a request, loses its reply, or delays it.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,30 +21,30 @@ use crate::job::push::{Due, Push, PushResult};
 use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
 
-/// What goes wrong.
+/// The kind of failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InjectedFault {
-    /// Nothing is carried out.
+    /// The request is rejected and not executed.
     Refuse,
-    /// It is carried out, and nobody learns of it.
+    /// The request is executed and its reply is lost.
     LoseReply,
-    /// It is carried out, and never answered.
+    /// The request is executed and the call never returns.
     WithholdReply,
-    /// It is carried out, and answered so much later.
+    /// The request is executed and the reply is delayed.
     DelayReply(Duration),
 }
 
 #[derive(Default)]
 struct FaultPlan {
-    /// What goes wrong with which op, and how many more times.
+    /// The fault of each operation, and how often it is still to occur.
     pending: HashMap<&'static str, (InjectedFault, usize)>,
-    /// The queue whose outcomes are never answered, as if its shard hung.
+    /// The queue whose settles never return, as if its shard hung.
     hanging_queue: Option<String>,
-    /// How often each op was asked for.
+    /// How often each operation was called.
     calls: HashMap<&'static str, usize>,
 }
 
-/// Any store, with faults.
+/// A store with injected faults.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn Store>,
     plan: Mutex<FaultPlan>,
@@ -55,17 +55,17 @@ impl FaultyStore {
         Arc::new(FaultyStore { inner, plan: Mutex::default() })
     }
 
-    /// The next `times` calls of this op go wrong.
+    /// Injects a fault into the next `times` calls of this operation.
     pub(crate) fn inject(&self, op: &'static str, fault: InjectedFault, times: usize) {
         self.lock().pending.insert(op, (fault, times));
     }
 
-    /// From now on no settle of this queue is answered.
+    /// From now on, no settle of this queue returns.
     pub(crate) fn hang_settles(&self, queue: &str) {
         self.lock().hanging_queue = Some(queue.to_owned());
     }
 
-    /// How often this op was asked for.
+    /// Returns how often this operation was called.
     pub(crate) fn call_count(&self, op: &'static str) -> usize {
         self.lock().calls.get(op).copied().unwrap_or(0)
     }
@@ -75,29 +75,29 @@ impl FaultyStore {
     }
 
     fn next_fault(&self, op: &'static str) -> Option<InjectedFault> {
-        let mut faults = self.lock();
-        *faults.calls.entry(op).or_default() += 1;
-        let (fault, left) = faults.pending.get_mut(op).filter(|(_, left)| *left > 0)?;
-        *left -= 1;
+        let mut plan = self.lock();
+        *plan.calls.entry(op).or_default() += 1;
+        let (fault, remaining) = plan.pending.get_mut(op).filter(|(_, remaining)| *remaining > 0)?;
+        *remaining -= 1;
         Some(*fault)
     }
 
-    async fn call_with_fault<T>(&self, op: &'static str, answer: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    async fn call_with_fault<T>(&self, op: &'static str, request: impl Future<Output = Result<T>> + Send) -> Result<T> {
         match self.next_fault(op) {
-            None => answer.await,
-            Some(InjectedFault::Refuse) => Err(Error::store(op, "refused on demand")),
+            None => request.await,
+            Some(InjectedFault::Refuse) => Err(Error::store(op, "rejected on demand")),
             Some(InjectedFault::LoseReply) => {
-                answer.await?;
+                request.await?;
                 Err(Error::Unknown { op, source: None })
             }
             Some(InjectedFault::WithholdReply) => {
-                answer.await?;
+                request.await?;
                 std::future::pending().await
             }
-            Some(InjectedFault::DelayReply(by)) => {
-                let answer = answer.await;
-                tokio::time::sleep(by).await;
-                answer
+            Some(InjectedFault::DelayReply(delay)) => {
+                let reply = request.await;
+                tokio::time::sleep(delay).await;
+                reply
             }
         }
     }
@@ -117,8 +117,8 @@ impl Store for FaultyStore {
         self.call_with_fault("claim", self.inner.claim(node, claim)).await
     }
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
-        let hangs = self.lock().hanging_queue.clone();
-        if ends.iter().any(|end| Some(&end.queue) == hangs.as_ref()) {
+        let hanging = self.lock().hanging_queue.clone();
+        if ends.iter().any(|end| Some(&end.queue) == hanging.as_ref()) {
             std::future::pending::<()>().await;
         }
         self.call_with_fault("settle", self.inner.settle(node, ends)).await
@@ -139,52 +139,52 @@ impl Store for FaultyStore {
         self.call_with_fault("edit", self.inner.edit(id, edit)).await
     }
     async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
-        self.call_with_fault("remove", self.inner.remove_all(targets)).await
+        self.call_with_fault("remove_all", self.inner.remove_all(targets)).await
     }
     async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
-        self.call_with_fault("reschedule", self.inner.reschedule_all(targets, due)).await
+        self.call_with_fault("reschedule_all", self.inner.reschedule_all(targets, due)).await
     }
-    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
-        self.call_with_fault("limit", self.inner.set_capacity(queue, limit)).await
+    async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
+        self.call_with_fault("set_capacity", self.inner.set_capacity(queue, capacity)).await
     }
-    async fn record_progress(&self, node: NodeId, notes: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
-        self.call_with_fault("note", self.inner.record_progress(node, notes)).await
+    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        self.call_with_fault("record_progress", self.inner.record_progress(node, updates)).await
     }
     async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
-        self.call_with_fault("add_kinds", self.inner.add_kind_stats(kinds)).await
+        self.call_with_fault("add_kind_stats", self.inner.add_kind_stats(kinds)).await
     }
     async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
-        self.call_with_fault("kinds", self.inner.kind_stats(hours)).await
+        self.call_with_fault("kind_stats", self.inner.kind_stats(hours)).await
     }
     async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
-        self.call_with_fault("totals", self.inner.queue_totals()).await
+        self.call_with_fault("queue_totals", self.inner.queue_totals()).await
     }
-    async fn history(&self, ask: HistoryQuery) -> Result<History> {
-        self.call_with_fault("history", self.inner.history(ask)).await
+    async fn history(&self, query: HistoryQuery) -> Result<History> {
+        self.call_with_fault("history", self.inner.history(query)).await
     }
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-        self.call_with_fault("dead", self.inner.dead_groups(queue)).await
+        self.call_with_fault("dead_groups", self.inner.dead_groups(queue)).await
     }
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
         self.call_with_fault("counts", self.inner.counts()).await
     }
     async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
-        self.call_with_fault("pause", self.inner.set_paused(queue, paused)).await
+        self.call_with_fault("set_paused", self.inner.set_paused(queue, paused)).await
     }
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         self.call_with_fault("prune", self.inner.prune(queue, done_max)).await
     }
     async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        self.call_with_fault("set_moving", self.inner.set_transfer_mark(queue, mover, to)).await
+        self.call_with_fault("set_transfer_mark", self.inner.set_transfer_mark(queue, mover, to)).await
     }
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
-        self.call_with_fault("move_in", self.inner.transfer_in(batch)).await
+        self.call_with_fault("transfer_in", self.inner.transfer_in(batch)).await
     }
     async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        self.call_with_fault("move_out", self.inner.transfer_out(queue, mover, jobs)).await
+        self.call_with_fault("transfer_out", self.inner.transfer_out(queue, mover, jobs)).await
     }
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
-        self.call_with_fault("beat", self.inner.heartbeat(node)).await
+        self.call_with_fault("heartbeat", self.inner.heartbeat(node)).await
     }
     async fn leave(&self, node: NodeId) -> Result<()> {
         self.call_with_fault("leave", self.inner.leave(node)).await
@@ -193,13 +193,13 @@ impl Store for FaultyStore {
         self.call_with_fault("nodes", self.inner.nodes()).await
     }
     async fn accept_deliveries(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
-        self.call_with_fault("accept", self.inner.accept_deliveries(node, kinds)).await
+        self.call_with_fault("accept_deliveries", self.inner.accept_deliveries(node, kinds)).await
     }
     async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        self.call_with_fault("subscribe", self.inner.subscribe_wakes(node)).await
+        self.call_with_fault("subscribe_wakes", self.inner.subscribe_wakes(node)).await
     }
-    async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
-        self.call_with_fault("put_cron", self.inner.put_cron(put)).await
+    async fn put_cron(&self, change: PutCron) -> Result<PutCronResult> {
+        self.call_with_fault("put_cron", self.inner.put_cron(change)).await
     }
     async fn remove_cron(&self, name: &str) -> Result<bool> {
         self.call_with_fault("remove_cron", self.inner.remove_cron(name)).await
@@ -213,20 +213,20 @@ impl Store for FaultyStore {
     async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
         self.call_with_fault("due_crons", self.inner.due_crons(queue, freed)).await
     }
-    async fn fire_crons(&self, queue: &str, fires: Vec<CronFiring>) -> Result<FireCronsReply> {
-        self.call_with_fault("fire_crons", self.inner.fire_crons(queue, fires)).await
+    async fn fire_crons(&self, queue: &str, firings: Vec<CronFiring>) -> Result<FireCronsReply> {
+        self.call_with_fault("fire_crons", self.inner.fire_crons(queue, firings)).await
     }
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        self.call_with_fault("lock", self.inner.lock(ask)).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        self.call_with_fault("lock", self.inner.lock(request)).await
     }
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        self.call_with_fault("extend_locks", self.inner.extend_locks(asks)).await
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        self.call_with_fault("extend_locks", self.inner.extend_locks(requests)).await
     }
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        self.call_with_fault("unlock", self.inner.unlock(ask)).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        self.call_with_fault("unlock", self.inner.unlock(request)).await
     }
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        self.call_with_fault("leave_line", self.inner.cancel_wait(ask)).await
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        self.call_with_fault("cancel_wait", self.inner.cancel_wait(request)).await
     }
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.call_with_fault("locks", self.inner.locks(name, cursor)).await
@@ -234,32 +234,32 @@ impl Store for FaultyStore {
     async fn break_lock(&self, name: &str) -> Result<u64> {
         self.call_with_fault("break_lock", self.inner.break_lock(name)).await
     }
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        self.call_with_fault("attend", self.inner.announce(guest)).await
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        self.call_with_fault("announce", self.inner.announce(peer)).await
     }
     async fn withdraw(&self, node: NodeId) -> Result<()> {
-        self.call_with_fault("depart", self.inner.withdraw(node)).await
+        self.call_with_fault("withdraw", self.inner.withdraw(node)).await
     }
     async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
-        self.call_with_fault("hear", self.inner.subscribe_messages(node, all)).await
+        self.call_with_fault("subscribe_messages", self.inner.subscribe_messages(node, all)).await
     }
     async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
         self.call_with_fault("send", self.inner.send(to, message)).await
     }
     async fn watch_completions(&self, node: NodeId, queues: &[String]) -> Result<()> {
-        self.call_with_fault("watch_ends", self.inner.watch_completions(node, queues)).await
+        self.call_with_fault("watch_completions", self.inner.watch_completions(node, queues)).await
     }
     async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
-        self.call_with_fault("ended", self.inner.completed_among(queue, ids)).await
+        self.call_with_fault("completed_among", self.inner.completed_among(queue, ids)).await
     }
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.call_with_fault("set_connections", self.inner.set_connections(node, held, gone)).await
     }
     async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        self.call_with_fault("keep_connections", self.inner.refresh_connections(node, held)).await
+        self.call_with_fault("refresh_connections", self.inner.refresh_connections(node, held)).await
     }
     async fn add_token(&self, token: &NewToken) -> Result<bool> {
-        self.call_with_fault("put_token", self.inner.add_token(token)).await
+        self.call_with_fault("add_token", self.inner.add_token(token)).await
     }
     async fn remove_token(&self, name: &str) -> Result<bool> {
         self.call_with_fault("remove_token", self.inner.remove_token(name)).await
@@ -268,16 +268,16 @@ impl Store for FaultyStore {
         self.call_with_fault("tokens", self.inner.tokens()).await
     }
     async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
-        self.call_with_fault("put_audit", self.inner.add_audit_entry(entry)).await
+        self.call_with_fault("add_audit_entry", self.inner.add_audit_entry(entry)).await
     }
     async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        self.call_with_fault("audits", self.inner.audit_entries(before, limit)).await
+        self.call_with_fault("audit_entries", self.inner.audit_entries(before, limit)).await
     }
     async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.call_with_fault("connection", self.inner.connection_holder(connection)).await
+        self.call_with_fault("connection_holder", self.inner.connection_holder(connection)).await
     }
     async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
-        self.call_with_fault("answering", self.inner.peers_with_method(method)).await
+        self.call_with_fault("peers_with_method", self.inner.peers_with_method(method)).await
     }
     fn now(&self) -> SystemTime {
         self.inner.now()
@@ -286,10 +286,10 @@ impl Store for FaultyStore {
         self.call_with_fault("health", self.inner.health()).await
     }
     async fn shared_keyspace(&self) -> Result<Option<String>> {
-        self.call_with_fault("realm", self.inner.shared_keyspace()).await
+        self.call_with_fault("shared_keyspace", self.inner.shared_keyspace()).await
     }
     async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
-        self.call_with_fault("holder", self.inner.unique_holder(queue, key)).await
+        self.call_with_fault("unique_holder", self.inner.unique_holder(queue, key)).await
     }
     async fn verify(&self) -> Result<super::VerifyReport> {
         self.call_with_fault("verify", self.inner.verify()).await

@@ -1,4 +1,4 @@
-//! From a URL to a store: the one place that knows which stores there are.
+//! Opens a store by its URL: the only file that lists the kinds of stores.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use crate::error::{Error, Result};
 use crate::job::push::check_name;
 use crate::node::LEASE;
 
-/// How long done jobs stay, unless the URL or the push says otherwise.
+/// Default retention of done jobs; the URL or the push may override it.
 pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
-/// How long dead jobs stay.
+/// Default retention of dead jobs.
 pub(crate) const DEFAULT_KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long ids of gone jobs are remembered.
+/// Default time for which ids of gone jobs are remembered.
 pub(crate) const DEFAULT_REMEMBER: Duration = Duration::from_secs(600);
-/// What keys on a server begin with, unless the URL says otherwise.
+/// Default prefix of all keys on a server.
 const DEFAULT_PREFIX: &str = "duly";
-/// Shortest and longest lease: beats must fit in, and a crash must be noticed some day.
+/// Allowed lease. Several heartbeats must fit in, and a crash must be detected within an hour.
 const LEASE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_secs(3600);
 
-/// What an acknowledged push survives.
+/// Which failures an acknowledged push survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Crash of the process and loss of power: every commit is synced to the disk.
+    /// A crash of the process and a power loss: every commit is synced to disk.
     #[default]
     Fsync,
-    /// Crash of the process; a loss of power may cost the last second.
+    /// A crash of the process. A power loss may lose the last second.
     Second,
 }
 
-/// How a store is opened.
+/// The options of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
     pub(crate) durability: Durability,
@@ -41,28 +41,28 @@ pub(crate) struct StoreOptions {
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Duration,
     pub(crate) remember: Duration,
-    /// Whether what happens is counted minute by minute.
+    /// Whether statistics by minute are kept.
     pub(crate) history: bool,
-    /// What every key begins with: several apps on one server.
+    /// The prefix of every key; separates several apps on one server.
     pub(crate) prefix: String,
-    /// How many replicas must have a push before it is acknowledged.
+    /// How many replicas must confirm a push before it is acknowledged.
     pub(crate) replicas: u32,
-    /// A server that forgets everything when it stops will do.
+    /// Accept a server without persistence.
     pub(crate) allow_data_loss: bool,
-    /// The certificate authority to trust, instead of those of the system.
+    /// The certificate authority to trust instead of the system's.
     pub(crate) ca: Option<PathBuf>,
-    /// What we show to a server that asks who we are, and the key to it: both or neither.
+    /// The client certificate and its key: both or neither.
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
-    /// Sentinels have users of their own.
+    /// Credentials for Sentinels, which have their own users.
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
-    /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
+    /// Keys that sign messages between nodes: the first signs, all of them verify. Never part of a URL.
     pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
-    /// Options of a URL that only one system of others has, by name.
+    /// URL options that only one other system has, by name.
     pub(crate) system_options: Vec<(String, String)>,
-    /// Retries wait as long as such a system lets them.
+    /// Whether retries use the backoff of such a system.
     pub(crate) fourth_power_backoff: bool,
 }
 
@@ -91,7 +91,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreAddress {
     Memory,
@@ -103,7 +103,7 @@ pub(crate) enum StoreAddress {
     Foreign(crate::compat::ForeignSystem, super::redis::RedisUrl),
 }
 
-/// Opens the store that a URL names; its options stand over those given.
+/// Opens the store of a URL. Options in the URL override the given ones.
 pub(crate) async fn open(url: &str, options: StoreOptions) -> Result<(Arc<dyn Store>, StoreOptions)> {
     let (target, options) = parse_url(url, options)?;
     let store = open_address(target, &options).await?;
@@ -113,15 +113,15 @@ pub(crate) async fn open(url: &str, options: StoreOptions) -> Result<(Arc<dyn St
 async fn open_address(target: StoreAddress, options: &StoreOptions) -> Result<Arc<dyn Store>> {
     match target {
         #[cfg(feature = "redis")]
-        // Boxed: its type is too deep to become a part of every caller's.
-        StoreAddress::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        // Boxed to keep the deep future type out of the callers' types.
+        StoreAddress::Redis(url) => Ok(Arc::new(Box::pin(super::redis::Redis::open(url, options)).await?)),
         #[cfg(feature = "compat")]
-        StoreAddress::Foreign(system, place) => system.open(place, options).await,
+        StoreAddress::Foreign(system, url) => system.open(url, options).await,
         local => open_local(local, options.clone()).await,
     }
 }
 
-/// A store in this new file, for a copy of another.
+/// Creates a store in a new file, to copy another store into.
 pub(crate) async fn create_file_store(path: &std::path::Path) -> Result<Arc<dyn Store>> {
     open_local(StoreAddress::File(path.to_owned()), StoreOptions::default()).await
 }
@@ -132,44 +132,44 @@ async fn open_local(target: StoreAddress, options: StoreOptions) -> Result<Arc<d
         StoreAddress::File(path) => super::sqlite::Sqlite::open(&path, &options),
         _ => super::sqlite::Sqlite::in_memory(&options),
     };
-    // Opening touches the disk, and may wait for other processes.
+    // Opening reads the disk and may wait for other processes.
     let opened = tokio::task::spawn_blocking(open).await.map_err(|e| Error::store("open", e.to_string()))?;
     opened.map(|store| Arc::new(store) as Arc<dyn Store>)
 }
 
 #[cfg(not(feature = "sqlite"))]
 async fn open_local(_target: StoreAddress, _options: StoreOptions) -> Result<Arc<dyn Store>> {
-    Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
+    Err(Error::invalid("store", "names a file, but this build has no SQLite; enable the feature `sqlite`"))
 }
 
-/// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
+/// Returns the address without credentials and most options: a file by its full path, a server with its key prefix.
 pub(crate) fn display_url(url: &str, options: &StoreOptions) -> String {
-    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    let address = url.split_once('?').map_or(url, |(address, _)| address);
     let own = options.system_options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let prefix = (options.prefix != DEFAULT_PREFIX).then_some(("prefix", options.prefix.as_str()));
-    let said: Vec<String> = prefix.into_iter().chain(own).map(|(name, value)| format!("{name}={value}")).collect();
-    match parse_address(place) {
+    let shown: Vec<String> = prefix.into_iter().chain(own).map(|(name, value)| format!("{name}={value}")).collect();
+    match parse_address(address) {
         Ok(StoreAddress::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
-        Ok(target) if target.is_server() && !said.is_empty() => {
-            format!("{}?{}", target.to_display_string(), said.join("&"))
+        Ok(target) if target.is_server() && !shown.is_empty() => {
+            format!("{}?{}", target.to_display_string(), shown.join("&"))
         }
         Ok(target) => target.to_display_string(),
         Err(_) => String::new(),
     }
 }
 
-/// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
+/// Parses a path, `sqlite:PATH`, `:memory:` or a server URL, each with an optional `?name=value&...`.
 pub(crate) fn parse_url(url: &str, options: StoreOptions) -> Result<(StoreAddress, StoreOptions)> {
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    parse_parts(place, query, options).map_err(|error| match query.contains('@') {
-        // What stands around the ? may be the halves of a password: neither is repeated.
-        true => Error::invalid("store", "has an @ behind its ?; if the password has a ? in it, write %3F instead"),
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    parse_parts(address, query, options).map_err(|error| match query.contains('@') {
+        // Both sides of the ? may be parts of a password, so neither is repeated.
+        true => Error::invalid("store", "has an @ after its ?; if the password contains a ?, write %3F instead"),
         false => error,
     })
 }
 
-fn parse_parts(place: &str, query: &str, mut options: StoreOptions) -> Result<(StoreAddress, StoreOptions)> {
-    let target = parse_address(place)?;
+fn parse_parts(address: &str, query: &str, mut options: StoreOptions) -> Result<(StoreAddress, StoreOptions)> {
+    let target = parse_address(address)?;
     target.apply_system_defaults(&mut options);
     let mut names = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -191,10 +191,10 @@ fn parse_parts(place: &str, query: &str, mut options: StoreOptions) -> Result<(S
             OptionScope::ServersOnly if target.is_server() => {}
             OptionScope::FilesOnly if !target.is_server() => {}
             OptionScope::ServersOnly => {
-                return Err(Error::invalid("store", format!("is a file, and has no option {name:?}")));
+                return Err(Error::invalid("store", format!("is a file, which has no option {name:?}")));
             }
             OptionScope::FilesOnly => {
-                let reason = format!("is a server, and has no option {name:?}: there it is a setting of the server");
+                let reason = format!("is a server, which has no option {name:?}; configure it on the server");
                 return Err(Error::invalid("store", reason));
             }
         }
@@ -204,15 +204,15 @@ fn parse_parts(place: &str, query: &str, mut options: StoreOptions) -> Result<(S
 }
 
 impl StoreAddress {
-    /// For people: without what is secret, and without options.
+    /// Returns the address for people, without secrets and options.
     pub(super) fn to_display_string(&self) -> String {
         match self {
             StoreAddress::Memory => ":memory:".to_owned(),
             StoreAddress::File(path) => path.display().to_string(),
             #[cfg(feature = "redis")]
-            StoreAddress::Redis(place) => format!("{place:?}"),
+            StoreAddress::Redis(url) => format!("{url:?}"),
             #[cfg(feature = "compat")]
-            StoreAddress::Foreign(system, place) => system.display_url(place),
+            StoreAddress::Foreign(system, url) => system.display_url(url),
         }
     }
 
@@ -226,7 +226,7 @@ impl StoreAddress {
         }
     }
 
-    /// Where others keep jobs too, their habits are the default.
+    /// Applies the defaults of the other system whose keys are used.
     fn apply_system_defaults(&self, _options: &mut StoreOptions) {
         #[cfg(feature = "compat")]
         if let StoreAddress::Foreign(system, _) = self {
@@ -234,7 +234,7 @@ impl StoreAddress {
         }
     }
 
-    /// Options that only the system has whose keys are named.
+    /// Returns the options that only this other system has.
     fn system_option_names(&self) -> &'static [&'static str] {
         match self {
             #[cfg(feature = "compat")]
@@ -248,57 +248,57 @@ impl StoreAddress {
     }
 }
 
-fn parse_address(place: &str) -> Result<StoreAddress> {
+fn parse_address(address: &str) -> Result<StoreAddress> {
     #[cfg(feature = "redis")]
-    if let Some(place) = super::redis::RedisUrl::parse(place)? {
-        return Ok(StoreAddress::Redis(place));
+    if let Some(url) = super::redis::RedisUrl::parse(address)? {
+        return Ok(StoreAddress::Redis(url));
     }
     #[cfg(feature = "compat")]
-    if let Some((system, place)) = crate::compat::ForeignSystem::parse(place)? {
-        return Ok(StoreAddress::Foreign(system, place));
+    if let Some((system, url)) = crate::compat::ForeignSystem::parse(address)? {
+        return Ok(StoreAddress::Foreign(system, url));
     }
-    let path = match place.split_once(':') {
-        // As SQLite itself writes it.
+    let path = match address.split_once(':') {
+        // The form that SQLite uses.
         Some(("sqlite" | "file", rest)) => rest.strip_prefix("//").unwrap_or(rest),
         Some((scheme, rest)) if rest.starts_with("//") => {
             return Err(Error::invalid(
                 "store",
                 format!(
-                    "{scheme}:// is not a store this build knows; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
+                    "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
                 ),
             ));
         }
-        // Whatever else is in it may be a password, and is not repeated.
+        // The rest may contain a password and is not repeated.
         Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
             return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
         }
-        _ if is_host_and_port(place) => {
-            // What stands before an @ may be a password, and is not repeated.
-            let host = place.rsplit('@').next().unwrap_or_default();
+        _ if is_host_and_port(address) => {
+            // The part before an @ may be a password and is not repeated.
+            let host = address.rsplit('@').next().unwrap_or_default();
             let reason = format!("looks like a server: write redis://{host}, or ./{host} for a file of that name");
             return Err(Error::invalid("store", reason));
         }
-        _ => place,
+        _ => address,
     };
     match path {
         "" => Err(Error::invalid("store", "names no file; give a path such as duly.db, or :memory:")),
         ":memory:" => Ok(StoreAddress::Memory),
-        path if path.contains('\0') => Err(Error::invalid("store", "has a NUL character in it")),
+        path if path.contains('\0') => Err(Error::invalid("store", "must not contain a NUL character")),
         path => Ok(StoreAddress::File(PathBuf::from(path))),
     }
 }
 
-/// Whether somebody has left out what goes before a host and its port: a push must not end up in a file of that name.
-fn is_host_and_port(place: &str) -> bool {
-    let (host, number) = place.split_once('/').unwrap_or((place, ""));
-    let plain = number.bytes().all(|byte| byte.is_ascii_digit());
-    plain && host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+/// Returns whether the text looks like a host and port without a scheme: a push must not go to a file of that name.
+fn is_host_and_port(address: &str) -> bool {
+    let (host, number) = address.split_once('/').unwrap_or((address, ""));
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// All that [`set`] knows.
+/// All options that [`set_option`] accepts.
 const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
 
-/// Which stores an option is for.
+/// The stores that an option applies to.
 enum OptionScope {
     Unknown,
     AllStores,
@@ -359,12 +359,12 @@ fn set_server_option(options: &mut StoreOptions, name: &str, value: &str) -> Res
     Ok(())
 }
 
-/// Rules that hold however the options came.
+/// Checks options, whether they came from a URL or from code.
 pub(crate) fn check_options(options: &StoreOptions) -> Result<()> {
     if !LEASE_RANGE.contains(&options.lease) {
         return Err(Error::invalid("lease", "must be from 300ms to 1h"));
     }
-    // A brace would change which part of a key says where a Cluster keeps it.
+    // A brace would change the hash slot of a key in a Cluster.
     check_name("prefix", &options.prefix)?;
     match (&options.cert, &options.key) {
         (Some(_), None) => return Err(Error::invalid("cert", "has no key; add key=FILE")),
@@ -448,14 +448,14 @@ mod tests {
 
     #[test]
     fn display_url_does_not_depend_on_options() {
-        let place = |url: &str| display_url(url, &parse_url(url, StoreOptions::default()).expect("a good URL").1);
-        assert_eq!(place("/none/a.db?keep=1h"), place("sqlite:///none/a.db"));
+        let shown = |url: &str| display_url(url, &parse_url(url, StoreOptions::default()).expect("a good URL").1);
+        assert_eq!(shown("/none/a.db?keep=1h"), shown("sqlite:///none/a.db"));
         let here = std::env::current_dir().expect("somewhere").canonicalize().expect("there");
-        assert_eq!(place("Cargo.toml"), here.join("Cargo.toml").display().to_string());
+        assert_eq!(shown("Cargo.toml"), here.join("Cargo.toml").display().to_string());
         #[cfg(feature = "redis")]
         {
-            assert_eq!(place("redis://me:secret@a?keep=1h"), "redis://a:6379");
-            assert_eq!(place("redis://a/2?lease=5s&prefix=app"), "redis://a:6379/2?prefix=app");
+            assert_eq!(shown("redis://me:secret@a?keep=1h"), "redis://a:6379");
+            assert_eq!(shown("redis://a/2?lease=5s&prefix=app"), "redis://a:6379/2?prefix=app");
         }
     }
 

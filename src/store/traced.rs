@@ -1,4 +1,4 @@
-//! Any store, with a span, a duration and a count of errors around each step: once for all of them.
+//! Wraps any store and adds a span, a duration and an error count to each operation.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ use crate::job::{JobId, JobRecord};
 use crate::metrics;
 use crate::node::{Node, NodeId, NodeRecord};
 
-/// Any store, watched.
+/// A store that reports traces and metrics.
 pub(crate) struct TracedStore(Arc<dyn Store>);
 
 impl TracedStore {
@@ -33,9 +33,9 @@ impl TracedStore {
 
 impl super::sealed::Sealed for TracedStore {}
 
-/// Passes every step of the contract on. A step that is missing here would answer that it is not supported: a test counts them.
+/// Forwards every operation of the contract. A missing one would be reported as unsupported; a test checks for that.
 macro_rules! traced {
-    ($($op:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
+    ($($operation:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         #[async_trait]
         impl Store for TracedStore {
             fn runtime(&self) -> Option<tokio::runtime::Handle> {
@@ -46,13 +46,13 @@ macro_rules! traced {
                 self.0.now()
             }
 
-            $(async fn $op(&self, $($arg: $ty),*) -> Result<$out> {
-                let began = clock::monotonic_now();
-                let span = tracing::trace_span!("duly.store", op = stringify!($op));
-                let answer = self.0.$op($($arg),*).instrument(span).await;
-                let code = answer.as_ref().err().map(Error::code);
-                metrics::record_store_request(stringify!($op), clock::monotonic_now() - began, code);
-                answer
+            $(async fn $operation(&self, $($arg: $ty),*) -> Result<$out> {
+                let started = clock::monotonic_now();
+                let span = tracing::trace_span!("duly.store", op = stringify!($operation));
+                let reply = self.0.$operation($($arg),*).instrument(span).await;
+                let code = reply.as_ref().err().map(Error::code);
+                metrics::record_store_request(stringify!($operation), clock::monotonic_now() - started, code);
+                reply
             })*
         }
     };
@@ -77,13 +77,13 @@ traced! {
     set_transfer_mark(queue: &str, mover: NodeId, to: Option<&str>) -> TransferMarkReply;
     transfer_in(batch: TransferBatch) -> TransferBatchResult;
     transfer_out(queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Option<usize>;
-    lock(ask: &LockRequest) -> LockReply;
-    extend_locks(asks: &[LockRequest]) -> Vec<bool>;
-    unlock(ask: &LockRequest) -> bool;
-    cancel_wait(ask: &LockRequest) -> ();
+    lock(request: &LockRequest) -> LockReply;
+    extend_locks(requests: &[LockRequest]) -> Vec<bool>;
+    unlock(request: &LockRequest) -> bool;
+    cancel_wait(request: &LockRequest) -> ();
     locks(name: Option<&str>, cursor: Option<&str>) -> LockPage;
     break_lock(name: &str) -> u64;
-    announce(guest: &PeerInfo) -> AnnounceReply;
+    announce(peer: &PeerInfo) -> AnnounceReply;
     withdraw(node: NodeId) -> ();
     subscribe_messages(node: NodeId, all: bool) -> mpsc::Receiver<Notification>;
     send(to: Recipient, message: &[u8]) -> u64;
@@ -100,19 +100,19 @@ traced! {
     repair() -> ();
     backup(to: &std::path::Path) -> ();
     scan(queue: &str, cursor: Option<&str>) -> JobPage;
-    put_cron(put: PutCron) -> PutCronResult;
+    put_cron(change: PutCron) -> PutCronResult;
     remove_cron(name: &str) -> bool;
     cron(name: &str) -> Option<CronRecord>;
     crons(queue: Option<&str>, cursor: Option<&str>) -> CronPage;
     due_crons(queue: &str, freed: &[String]) -> DueCrons;
-    fire_crons(queue: &str, fires: Vec<CronFiring>) -> FireCronsReply;
+    fire_crons(queue: &str, firings: Vec<CronFiring>) -> FireCronsReply;
     remove_all(targets: Vec<ChangeTarget>) -> Vec<ChangeResult>;
     reschedule_all(targets: Vec<ChangeTarget>, due: Due) -> Vec<ChangeResult>;
     edit(id: JobId, edit: JobEdit) -> ChangeResult;
-    record_progress(node: NodeId, notes: Vec<ProgressUpdate>) -> Vec<JobId>;
-    set_capacity(queue: &str, limit: Capacity) -> Capacity;
+    record_progress(node: NodeId, updates: Vec<ProgressUpdate>) -> Vec<JobId>;
+    set_capacity(queue: &str, capacity: Capacity) -> Capacity;
     dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
-    history(ask: HistoryQuery) -> History;
+    history(query: HistoryQuery) -> History;
     add_kind_stats(kinds: Vec<(String, StatCounters)>) -> ();
     kind_stats(hours: u32) -> Vec<KindStats>;
     queue_totals() -> Vec<(String, StatCounters)>;
@@ -125,10 +125,10 @@ traced! {
 
 #[cfg(test)]
 mod tests {
-    /// The names of all steps in a text.
+    /// Returns the names of all operations in a source text.
     fn operation_names(text: &str) -> Vec<&str> {
-        let begins = text.split("async fn ").skip(1);
-        begins.filter_map(|rest| rest.split('(').next()).collect()
+        let functions = text.split("async fn ").skip(1);
+        functions.filter_map(|rest| rest.split('(').next()).collect()
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
         let contract = contract.split_once("pub trait Store").expect("is there").1;
         let (traced, faulty) = (include_str!("traced.rs"), include_str!("faulty.rs"));
         assert!(operation_names(contract).len() > 30);
-        for step in operation_names(contract) {
-            assert!(traced.contains(&format!("    {step}(")), "{step} is missing in traced.rs");
-            assert!(faulty.contains(&format!("async fn {step}(")), "{step} is missing in faulty.rs");
+        for operation in operation_names(contract) {
+            assert!(traced.contains(&format!("    {operation}(")), "{operation} is missing in traced.rs");
+            assert!(faulty.contains(&format!("async fn {operation}(")), "{operation} is missing in faulty.rs");
         }
     }
 }

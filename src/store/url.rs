@@ -1,4 +1,4 @@
-//! What the URL of a store says, without opening anything.
+//! The URL of a store, parsed without opening the store.
 
 use std::fmt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::Result;
 use crate::store::open::{StoreAddress, StoreOptions, parse_url};
 
-/// Where a store is, as its URL says. Shown without what is secret in it.
+/// The parsed URL of a store. Displayed without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
     address: StoreAddress,
@@ -15,22 +15,22 @@ pub struct StoreUrl {
 }
 
 impl StoreUrl {
-    /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
+    /// Parses a URL as [`Duly::open`](crate::Duly::open) does, without opening the store.
     pub fn parse(url: &str) -> Result<Self> {
-        let (target, read) = parse_url(url, StoreOptions::default())?;
-        let acl = target.acl(&read)?;
+        let (address, parsed) = parse_url(url, StoreOptions::default())?;
+        let acl = address.acl(&parsed)?;
         let options = url.split_once('?').map_or("", |(_, options)| options);
         let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
-        Ok(StoreUrl { address: target, options: shown.collect::<Vec<_>>().join("&"), acl })
+        Ok(StoreUrl { address, options: shown.collect::<Vec<_>>().join("&"), acl })
     }
 
-    /// What a user of the server must be allowed, as words for `ACL SETUSER`; `None` where the store has no users.
+    /// Returns the rules for `ACL SETUSER` that duly needs; `None` if the store has no users.
     #[must_use]
     pub fn acl(&self) -> Option<&str> {
         self.acl.as_deref()
     }
 
-    /// The file, if it is one.
+    /// Returns the path, if the store is a file.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.address {
@@ -39,7 +39,7 @@ impl StoreUrl {
         }
     }
 
-    /// Whether it is gone with the process that has opened it.
+    /// Returns whether the store exists only in the memory of the process that opened it.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
         self.address == StoreAddress::Memory

@@ -1,4 +1,4 @@
-//! Attempts that end as if the process had been killed, at a step of the test's choice.
+//! Simulated crashes: attempts that end at a chosen point as if the process had been killed.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -7,33 +7,33 @@ use std::task::{Context, Poll};
 
 use tokio_util::sync::CancellationToken;
 
-/// Where an attempt ends as if its process had been killed.
+/// The point at which an attempt ends as if its process had been killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CrashAt {
-    /// The job is claimed, its handler has not begun.
+    /// The job is claimed, but its handler has not started.
     BeforeHandler,
-    /// The handler waits for the nth time, from 1: at its nth `.await` that does not go on at once.
+    /// The handler waits for the nth time, from 1: at its nth `.await` that is not ready at once.
     Await(u32),
-    /// The handler comes to [`Ctx::step`](crate::Ctx::step) of this name.
+    /// The handler reaches the [`Ctx::crash_point`](crate::Ctx::crash_point) with this name.
     Point(String),
-    /// The handler has ended, and nothing of that is recorded.
+    /// The handler has returned, but its outcome is not recorded.
     BeforeSettle,
-    /// The outcome is recorded, and the process dies before it learns of it.
+    /// The outcome is recorded, but the worker has not received the reply.
     AfterSettle,
 }
 
 impl CrashAt {
-    /// At the step of this name.
+    /// Returns the named crash point.
     pub fn point(name: impl Into<String>) -> Self {
         CrashAt::Point(name.into())
     }
 }
 
-/// A crash that is to come: once, in one worker.
+/// A simulated crash, once in one worker.
 pub(crate) struct Crash {
     at: CrashAt,
-    /// Waits so far.
+    /// The number of waits so far.
     awaits: Mutex<u32>,
     pub(crate) crashed: CancellationToken,
 }
@@ -47,7 +47,7 @@ impl Crash {
         self.at == *point
     }
 
-    /// Never comes back if this is the place.
+    /// Never returns if this is the crash point.
     pub(crate) async fn crash_if_at(&self, point: CrashAt) {
         if self.at == point {
             self.crashed.cancel();
@@ -55,15 +55,15 @@ impl Crash {
         }
     }
 
-    /// Runs a handler up to the place at which it ends.
+    /// Runs a handler up to the crash point.
     pub(crate) async fn run_handler<T>(&self, handler: impl Future<Output = T>) -> T {
         self.crash_if_at(CrashAt::BeforeHandler).await;
-        let ended = AwaitCounter { handler: pin!(handler), crash: self }.await;
+        let output = AwaitCounter { handler: pin!(handler), crash: self }.await;
         self.crash_if_at(CrashAt::BeforeSettle).await;
-        ended
+        output
     }
 
-    /// The handler waits once more; answers whether that is the place.
+    /// Counts a wait of the handler. Returns whether it is the crash point.
     fn count_await(&self) -> bool {
         let CrashAt::Await(nth) = self.at else {
             return false;
@@ -74,7 +74,7 @@ impl Crash {
     }
 }
 
-/// A handler whose waits are counted.
+/// A handler that counts its waits.
 struct AwaitCounter<'c, F> {
     handler: Pin<&'c mut F>,
     crash: &'c Crash,

@@ -1,4 +1,4 @@
-//! A kit for your own tests: what was pushed, in words, and attempts that end as if the process had been killed.
+//! Helpers for your own tests: assertions on pushed jobs, and simulated crashes.
 //!
 //! With [`Duly::open`](crate::Duly::open) on `:memory:`, [`Clock::manual`](crate::Clock::manual) and
 //! [`Worker::drain`](crate::Worker::drain) a test needs no server, no file and no waiting.
@@ -13,19 +13,19 @@ pub use crash::CrashAt;
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::JobRecord;
+use crate::job::args::Args;
 use crate::store::{Filter, PAGE_SIZE_MAX};
-use crate::worker::handler::Args;
 
-/// Most jobs that are looked through for what was pushed: a test that pushes more should count.
+/// Maximum jobs read by [`Duly::pushed_jobs`]; tests that push more should use counts.
 const PUSHED_JOBS_MAX: usize = 100_000;
 
-/// A job of one kind in the store, with its args as they are typed.
+/// A job of one kind in the store, with decoded args.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct PushedJob<A> {
-    /// What its handler gets.
+    /// The args.
     pub args: A,
-    /// All else that is known of it.
+    /// The job and its state.
     pub record: JobRecord,
 }
 
@@ -38,32 +38,33 @@ impl<A> Deref for PushedJob<A> {
 }
 
 impl Duly {
-    /// All jobs of the kind `A::KIND` that are in the store, in whatever state, the first pushed first. For tests: it looks
-    /// through everything. Done jobs are there as long as they are kept.
+    /// Returns all jobs of the kind `A::KIND` in the store, in any state, in the order of their pushes. Done jobs are
+    /// included as long as they are kept. For tests: it reads all jobs of the kind.
     pub async fn pushed_jobs<A: Args>(&self) -> Result<Vec<PushedJob<A>>> {
-        let mut found = Vec::new();
+        let mut jobs = Vec::new();
         let mut filter = Filter { kind: Some(A::KIND.to_owned()), limit: PAGE_SIZE_MAX, ..Filter::default() };
         loop {
             let page = self.list(filter.clone()).await?;
             for record in page.jobs {
-                let args = serde_json::from_str(&record.job.args)
-                    .map_err(|why| Error::invalid("args", format!("of job {} do not decode: {why}", record.job.id)))?;
-                found.push(PushedJob { args, record });
+                let args = serde_json::from_str(&record.job.args).map_err(|error| {
+                    Error::invalid("args", format!("of job {} do not decode: {error}", record.job.id))
+                })?;
+                jobs.push(PushedJob { args, record });
             }
             match page.next_cursor {
-                Some(next) if found.len() < PUSHED_JOBS_MAX => filter.cursor = Some(next),
+                Some(next) if jobs.len() < PUSHED_JOBS_MAX => filter.cursor = Some(next),
                 _ => break,
             }
         }
-        found.sort_by_key(|found: &PushedJob<A>| (found.record.job.pushed, found.record.job.id));
-        Ok(found)
+        jobs.sort_by_key(|job: &PushedJob<A>| (job.record.job.pushed, job.record.job.id));
+        Ok(jobs)
     }
 }
 
-/// Fails, and says what was pushed instead, unless a job with exactly these args is in the store. Answers the job.
+/// Asserts that a job with exactly these args is in the store, and returns it.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is no such job. The message lists the jobs that were pushed.
 #[track_caller]
 pub fn assert_pushed<'j, A: Args>(jobs: &'j [PushedJob<A>], args: &A) -> &'j PushedJob<A> {
     let wanted = args_json(args);
@@ -73,19 +74,19 @@ pub fn assert_pushed<'j, A: Args>(jobs: &'j [PushedJob<A>], args: &A) -> &'j Pus
     }
 }
 
-/// Fails, and says what was pushed, if a job with exactly these args is in the store.
+/// Asserts that no job with exactly these args is in the store.
 ///
 /// # Panics
-/// If there is one.
+/// Panics if there is one. The message lists the jobs that were pushed.
 #[track_caller]
 pub fn assert_not_pushed<A: Args>(jobs: &[PushedJob<A>], args: &A) {
     let wanted = args_json(args);
-    let none = !jobs.iter().any(|job| args_json(&job.args) == wanted);
-    assert!(none, "a job {} {wanted} was pushed: {}", A::KIND, describe_jobs(jobs));
+    let is_absent = !jobs.iter().any(|job| args_json(&job.args) == wanted);
+    assert!(is_absent, "a job {} {wanted} was pushed: {}", A::KIND, describe_jobs(jobs));
 }
 
 fn args_json<A: Args>(args: &A) -> String {
-    serde_json::to_string(args).unwrap_or_else(|why| format!("(cannot be written: {why})"))
+    serde_json::to_string(args).unwrap_or_else(|error| format!("(cannot be written: {error})"))
 }
 
 fn describe_jobs<A: Args>(jobs: &[PushedJob<A>]) -> String {

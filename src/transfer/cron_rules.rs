@@ -1,20 +1,21 @@
-//! The cron rules of a queue on their way to another store, with the tick that each is at.
+//! Transfer of the cron rules of a queue, each with its next tick.
 //!
-//! While its queue is marked no rule fires where it was. It is put there and then deleted here; killed between the two it is in both,
-//! and the next mover finds it there and deletes it here. A tick that both knew of would push one job: its id is the tick's.
+//! While its queue is marked, no rule fires in the source. A rule is added to the target, then deleted from the source.
+//! If the mover is killed in between, the rule is in both stores until the next mover deletes it from the source. A
+//! tick known to both stores pushes one job, because the job's id is derived from the tick.
 
 use crate::error::{Error, Result};
 use crate::store::{CronRecord, PutCron, PutCronResult};
 use crate::transfer::queue::TransferStores;
 
-/// How often a rule is looked at again because the other store's workers have just fired it.
+/// How often adding a rule is retried because workers of the target have just fired it.
 const PUT_TRIES_MAX: u32 = 20;
 
-/// All rules of a queue.
-pub(crate) async fn list_rules(ends: &TransferStores, queue: &str) -> Result<Vec<CronRecord>> {
+/// Returns all rules of a queue.
+pub(crate) async fn list_rules(stores: &TransferStores, queue: &str) -> Result<Vec<CronRecord>> {
     let (mut rules, mut cursor) = (Vec::new(), None);
     loop {
-        let page = ends.source.crons(queue, cursor.as_deref()).await?;
+        let page = stores.source.crons(queue, cursor.as_deref()).await?;
         rules.extend(page.rules);
         match page.next_cursor {
             Some(next) => cursor = Some(next),
@@ -23,55 +24,55 @@ pub(crate) async fn list_rules(ends: &TransferStores, queue: &str) -> Result<Vec
     }
 }
 
-/// Refuses rules of a queue that the other store cannot keep, before anything is moved.
-pub(crate) async fn check_supported(ends: &TransferStores, queue: &str) -> Result<()> {
-    match list_rules(ends, queue).await?.first() {
-        Some(first) => ends.target.cron(&first.rule.name).await.map(drop),
+/// Returns an error before anything is transferred if the queue has rules that the target does not support.
+pub(crate) async fn check_supported(stores: &TransferStores, queue: &str) -> Result<()> {
+    match list_rules(stores, queue).await?.first() {
+        Some(first) => stores.target.cron(&first.rule.name).await.map(drop),
         None => Ok(()),
     }
 }
 
-/// Brings the rules of a queue to the other store, and deletes them here. Answers how many there were.
-pub(crate) async fn transfer_rules(ends: &TransferStores, queue: &str) -> Result<u64> {
-    let rules = list_rules(ends, queue).await?;
+/// Adds the rules of a queue to the target and deletes them from the source. Returns how many there were.
+pub(crate) async fn transfer_rules(stores: &TransferStores, queue: &str) -> Result<u64> {
+    let rules = list_rules(stores, queue).await?;
     for record in &rules {
-        put_rule(ends, record).await?;
-        ends.source.remove_cron(&record.rule.name).await?;
+        put_rule(stores, record).await?;
+        stores.source.remove_cron(&record.rule.name).await?;
     }
     Ok(rules.len() as u64)
 }
 
-async fn put_rule(ends: &TransferStores, record: &CronRecord) -> Result<()> {
+async fn put_rule(stores: &TransferStores, record: &CronRecord) -> Result<()> {
     let name = &record.rule.name;
     for _ in 0..PUT_TRIES_MAX {
-        let there = ends.target.cron(name).await?;
-        let was = there.as_ref().map(|there| there.revision);
-        let Some(record) = merge_rule(record, there) else {
+        let existing = stores.target.cron(name).await?;
+        let revision = existing.as_ref().map(|existing| existing.revision);
+        let Some(record) = merge_rule(record, existing) else {
             return Ok(());
         };
-        match ends.target.put_cron(PutCron { record, expected_revision: was }).await? {
+        match stores.target.put_cron(PutCron { record, expected_revision: revision }).await? {
             PutCronResult::Applied => return Ok(()),
             PutCronResult::Stale => {}
             PutCronResult::Moving => {
                 return Err(Error::Conflict(format!(
-                    "the queue of cron rule {name} is moving away from the other store"
+                    "the queue of cron rule {name} is moving away from the target store; complete that move first"
                 )));
             }
         }
     }
-    Err(Error::Conflict(format!("cron rule {name} is changed in the other store all the time")))
+    Err(Error::Conflict(format!("gave up updating cron rule {name} in the target store: too many concurrent changes")))
 }
 
-/// The rule as it should be in the other store; `None` if it is so already.
+/// Returns the rule to store in the target; `None` if it is up to date.
 ///
-/// One that is there is what somebody wants there: it stays, but a tick that is still to be fired here comes along.
-fn merge_rule(here: &CronRecord, there: Option<CronRecord>) -> Option<CronRecord> {
-    let Some(there) = there else {
-        return Some(here.clone());
+/// An existing rule in the target stays, but adopts a sooner tick that has not fired in the source.
+fn merge_rule(source: &CronRecord, target: Option<CronRecord>) -> Option<CronRecord> {
+    let Some(target) = target else {
+        return Some(source.clone());
     };
-    let open = here.next.filter(|next| there.last.is_none_or(|last| last < *next));
-    let sooner = open.filter(|next| !there.paused && there.next.is_none_or(|other| *next < other));
-    sooner.map(|next| CronRecord { next: Some(next), revision: there.revision + 1, ..there })
+    let unfired = source.next.filter(|next| target.last.is_none_or(|last| last < *next));
+    let sooner = unfired.filter(|next| !target.paused && target.next.is_none_or(|other| *next < other));
+    sooner.map(|next| CronRecord { next: Some(next), revision: target.revision + 1, ..target })
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn unfired_tick_survives_transfer() {
         assert_eq!(merge_rule(&cron_record(5, None), None), Some(cron_record(5, None)));
-        let next = |here, there| merge_rule(&here, Some(there)).and_then(|record| record.next);
+        let next = |source, target| merge_rule(&source, Some(target)).and_then(|record| record.next);
         assert_eq!(next(cron_record(5, None), cron_record(9, None)), Some(from_micros(5)));
         assert_eq!(next(cron_record(5, None), cron_record(9, Some(5))), None, "it has been fired there");
         assert_eq!(next(cron_record(9, None), cron_record(5, None)), None);

@@ -1,16 +1,18 @@
-//! Moving everything from one store to another. It may be killed at any moment, and run again: nothing is lost or doubled.
+//! Transfer of everything from one store to another. It may be killed at any time and run again: nothing is lost or
+//! doubled.
 //!
-//! Life of a move, for each queue:
-//! 1. The queue is marked in the store it leaves: nothing is claimed from it any more, its jobs stay as they are.
-//! 2. A marker is made in the other store. If there is one, an earlier mover was killed: what it brought last is deleted
-//!    where it came from.
-//! 3. What runs is waited for; what dead nodes held is taken back.
-//! 4. Batch by batch: read, put into the other store together with a marker that names the batch, delete.
-//! 5. Cron rules follow, each with the tick it is at.
-//! 6. The marker is removed, then the mark.
+//! Life of a transfer, for each queue:
+//! 1. The queue is marked in the source: nothing is claimed from it any more, and its jobs do not change.
+//! 2. A checkpoint is created in the target. If one exists, an earlier mover was killed: the jobs of its last batch are
+//!    deleted from the source.
+//! 3. The mover waits for running jobs and takes back the jobs of dead nodes.
+//! 4. Batch by batch, it reads jobs, adds them to the target together with a checkpoint that names them, and deletes
+//!    them.
+//! 5. Cron rules follow, each with its next tick.
+//! 6. The checkpoint is removed, then the mark.
 //!
-//! Whoever takes a move up puts its own name on mark and marker. Both stores check them in the same step as they write,
-//! so a mover that was only slow finds that it has lost the queue, and changes nothing.
+//! A mover that continues a transfer puts its own id into mark and checkpoint. Both stores check these ids in the same
+//! operation as they write. So a mover that was only slow finds that it has lost the queue, and changes nothing.
 
 mod cron_rules;
 mod queue;
@@ -28,16 +30,16 @@ use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
 use crate::store::{Claim, Filter, QueueCounts, TransferMark, display_url};
 
-/// The first wait for running jobs; doubles up to a beat.
+/// First delay between checks for running jobs; doubles up to the heartbeat interval.
 const RUNNING_POLL_MIN: Duration = Duration::from_millis(20);
-/// Most steps in which a dead node's jobs are taken back before the next look.
+/// Most claims that take back a dead node's jobs before running jobs are checked again.
 const TAKE_BACKS_MAX: usize = 100;
-/// Jobs in all of another system's queues of which more may be there than were counted.
+/// If another system's queues have this many jobs in total, the counts may be too low.
 const FOREIGN_JOBS_COUNTED_MAX: u64 = 100_000;
-/// Jobs that can be moved, in this order; running ones are waited for.
+/// States of the jobs to transfer, in this order; the mover waits for running jobs.
 const TRANSFER_STATES: [State; 4] = [State::Ready, State::Scheduled, State::Dead, State::Done];
 
-/// A move of jobs from one store to another; made by [`Duly::move_to`].
+/// A transfer of jobs from one store to another, created by [`Duly::transfer_to`].
 #[must_use = "call `run`"]
 pub struct Transfer {
     source: Duly,
@@ -47,46 +49,46 @@ pub struct Transfer {
     calls_left: Option<u64>,
 }
 
-/// How far a move has come.
+/// The progress of a transfer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TransferProgress<'m> {
-    /// The queue it is at.
+    /// The current queue.
     pub queue: &'m str,
-    /// Jobs of all queues that have been moved by this run.
+    /// Jobs of all queues that this run has transferred.
     pub moved: u64,
-    /// Jobs of all queues that there were to move at its start.
+    /// Jobs of all queues to transfer, counted at the start.
     pub total: u64,
-    /// Jobs of this queue run: it waits for them to end.
+    /// Whether the transfer waits for running jobs of this queue.
     pub is_waiting: bool,
 }
 
-/// What was moved of a queue.
+/// The result for one queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct QueueTransferReport {
     /// The queue.
     pub queue: String,
-    /// Jobs that may be claimed.
+    /// Ready jobs transferred.
     pub ready: u64,
-    /// Jobs that wait for their due moment.
+    /// Scheduled jobs transferred.
     pub scheduled: u64,
-    /// Jobs that were given up.
+    /// Dead jobs transferred.
     pub dead: u64,
-    /// Done jobs that are still kept.
+    /// Done jobs transferred.
     pub done: u64,
-    /// Cron rules.
+    /// Cron rules transferred.
     pub cron_rules: u64,
-    /// Jobs that were left out, since the other store has or had one with the same id.
+    /// Jobs skipped because the target has or recently had a job with the same id.
     pub already_present: u64,
-    /// Of the dead ones, those that were not: another job of the other store has their unique key.
+    /// Jobs that became dead because another job in the target has their unique key.
     pub buried: u64,
-    /// What is still in a queue of another system's after the move: entries that cannot be read, or have come since.
+    /// Entries that remain in another system's queue: unreadable ones and those added since.
     pub remaining: u64,
 }
 
 impl QueueTransferReport {
-    /// All jobs that were moved; those that were left out are not among them.
+    /// Returns the number of transferred jobs, without skipped ones.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ready + self.scheduled + self.dead + self.done
@@ -94,13 +96,13 @@ impl QueueTransferReport {
 }
 
 impl Duly {
-    /// Moves all jobs to another store, as they are: ready ones in the order of their claims, scheduled ones,
-    /// dead ones with their history, done ones; and all cron rules, each with the tick it is at. A queue takes its limit along,
-    /// unless it has one there.
+    /// Transfers all jobs to another store unchanged: ready ones in claim order, scheduled ones, dead ones with their
+    /// history, and done ones. Cron rules are transferred with their next tick. A queue keeps its capacity, unless it
+    /// has one in the target.
     ///
-    /// Queues are moved one by one. Nothing is claimed from a queue here while it moves, and running jobs are waited for.
-    /// What is pushed here meanwhile is moved too; let programs push to the other store before the move ends.
-    /// A move that was broken off, however, is taken up by running it again.
+    /// Queues are transferred one by one. Meanwhile nothing is claimed from a queue here; running jobs finish first.
+    /// Jobs pushed here meanwhile are transferred too. Switch programs to the other store before the transfer ends.
+    /// An interrupted transfer continues when it is run again.
     ///
     /// ```
     /// # use duly::{Duly, Push};
@@ -108,7 +110,7 @@ impl Duly {
     /// # async fn main() -> duly::Result<()> {
     /// let (old, new) = (Duly::open(":memory:").await?, Duly::open(":memory:").await?);
     /// let id = old.push(Push::new("mail", "{}")).await?.id();
-    /// let moved = old.move_to(&new).run().await?;
+    /// let moved = old.transfer_to(&new).run().await?;
     /// assert_eq!((moved[0].queue.as_str(), moved[0].ready), ("default", 1));
     /// assert!(old.get(id).await?.is_none() && new.get(id).await?.is_some());
     /// # Ok(())
@@ -124,10 +126,10 @@ impl Duly {
         }
     }
 
-    /// Claims from a queue again although its move to another store has not ended. Answers whether it was moving.
+    /// Resumes a queue although its transfer to another store is not complete. Returns whether it was moving.
     ///
-    /// For when the other store is gone for good: the jobs of the last batch may be in both.
-    /// Else run the move again, or move everything back, which is exact.
+    /// Use this only if the other store is lost: jobs of the last batch may be in both stores.
+    /// Otherwise run the transfer again, or transfer everything back, which is exact.
     pub async fn abandon_transfer(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
         let counts = self.store.counts().await?;
@@ -139,52 +141,52 @@ impl Duly {
 }
 
 impl Transfer {
-    /// Only this queue; may be called several times.
+    /// Limits the transfer to this queue; may be called several times.
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queues.push(queue.into());
         self
     }
 
-    /// Called after each batch, and now and then while running jobs are waited for.
-    pub fn on_progress(mut self, tell: impl Fn(&TransferProgress<'_>) + Send + Sync + 'static) -> Self {
-        self.on_progress = Box::new(tell);
+    /// Sets a callback for progress, called after each batch and periodically while waiting for running jobs.
+    pub fn on_progress(mut self, callback: impl Fn(&TransferProgress<'_>) + Send + Sync + 'static) -> Self {
+        self.on_progress = Box::new(callback);
         self
     }
 
-    /// Ends as if killed once the stores have been asked so many times: for tests.
+    /// Ends the transfer as if killed after this many requests to the stores: for tests.
     #[doc(hidden)]
     pub fn kill_after(mut self, calls: u64) -> Self {
         self.calls_left = Some(calls);
         self
     }
 
-    /// Moves, and answers what was moved of each queue.
+    /// Runs the transfer and returns a report for each queue.
     pub async fn run(self) -> Result<Vec<QueueTransferReport>> {
         let mover = NodeId::fresh();
-        let here = display_url(&self.source.url, &self.source.options);
-        let there = display_url(&self.target.url, &self.target.options);
-        let ends = TransferStores::new(&self.source, &self.target, mover, there, self.calls_left);
+        let source_url = display_url(&self.source.url, &self.source.options);
+        let target_url = display_url(&self.target.url, &self.target.options);
+        let stores = TransferStores::new(&self.source, &self.target, mover, target_url, self.calls_left);
         let mut run = TransferRun {
-            stores: ends,
-            source_url: here,
+            stores,
+            source_url,
             lease: self.source.options.lease,
             on_progress: self.on_progress,
             moved: 0,
             total: 0,
         };
-        let moved = run.run(&self.queues).await;
-        // It holds nothing: if it cannot leave, it is forgotten when its lease ends.
+        let result = run.run(&self.queues).await;
+        // The mover holds no jobs. If it cannot leave, it disappears when its lease expires.
         let _ = self.source.store.leave(mover).await;
-        moved
+        result
     }
 }
 
-/// One run of a move.
+/// One run of a transfer.
 struct TransferRun {
     stores: TransferStores,
-    /// Where the jobs come from, for people.
+    /// The source for people.
     source_url: String,
-    /// How long a hold lasts there.
+    /// The lease of nodes in the source.
     lease: Duration,
     on_progress: Box<dyn Fn(&TransferProgress<'_>) + Send + Sync>,
     moved: u64,
@@ -193,8 +195,8 @@ struct TransferRun {
 
 impl TransferRun {
     async fn run(&mut self, only: &[String]) -> Result<Vec<QueueTransferReport>> {
-        let there = self.stores.target.counts().await?;
-        let queues = self.select_queues(only, &there).await?;
+        let target_counts = self.stores.target.counts().await?;
+        let queues = self.select_queues(only, &target_counts).await?;
         let node = Node {
             id: self.stores.mover,
             lease: self.lease,
@@ -203,49 +205,49 @@ impl TransferRun {
         };
         self.check_distinct_stores(&node).await?;
         for count in &queues {
-            let other = there.iter().find(|other| other.queue == count.queue);
+            let other = target_counts.iter().find(|other| other.queue == count.queue);
             self.check_marks(count, other.and_then(|other| other.moving.as_ref())).await?;
             cron_rules::check_supported(&self.stores, &count.queue).await?;
             self.total += count_jobs(count);
         }
-        let mut moved = Vec::with_capacity(queues.len());
+        let mut reports = Vec::with_capacity(queues.len());
         for count in &queues {
-            let other = there.iter().find(|other| other.queue == count.queue);
+            let other = target_counts.iter().find(|other| other.queue == count.queue);
             self.copy_capacity(count, other).await?;
-            moved.push(self.transfer_queue(count, &node).await?);
+            reports.push(self.transfer_queue(count, &node).await?);
         }
-        Ok(moved)
+        Ok(reports)
     }
 
-    /// The queues to move, also those that were on their way to here and have brought nothing yet.
-    async fn select_queues(&self, only: &[String], there: &[QueueCounts]) -> Result<Vec<QueueCounts>> {
+    /// Returns the queues to transfer, including those that were moving here and have no job here yet.
+    async fn select_queues(&self, only: &[String], target_counts: &[QueueCounts]) -> Result<Vec<QueueCounts>> {
         for queue in only {
             check_name("queue", queue)?;
         }
         let mut queues = self.stores.source.counts().await?;
-        for other in
-            there.iter().filter(|other| other.moving.as_ref().is_some_and(|moving| moving.to == self.source_url))
-        {
+        let is_coming_back =
+            |other: &&QueueCounts| other.moving.as_ref().is_some_and(|mark| mark.to == self.source_url);
+        for other in target_counts.iter().filter(is_coming_back) {
             if !queues.iter().any(|count| count.queue == other.queue) {
                 queues.push(QueueCounts { queue: other.queue.clone(), ..QueueCounts::default() });
             }
         }
-        if let Some(none) = only.iter().find(|only| !queues.iter().any(|count| count.queue == **only)) {
-            return Err(Error::NotFound { what: "queue", name: none.clone() });
+        if let Some(missing) = only.iter().find(|only| !queues.iter().any(|count| count.queue == **only)) {
+            return Err(Error::NotFound { what: "queue", name: missing.clone() });
         }
         queues.retain(|count| only.is_empty() || only.contains(&count.queue));
         Ok(queues)
     }
 
-    /// Two URLs may lead to one store: whoever joins here must not be seen there.
+    /// Returns an error if both URLs lead to one store: the mover joins the source and must not appear in the target.
     async fn check_distinct_stores(&mut self, node: &Node) -> Result<()> {
         if node.queues.is_empty() {
             return Ok(());
         }
         let same = || Err(Error::invalid("to", "is the store that the jobs are in already"));
-        let realm = self.stores.source.shared_keyspace().await?;
-        self.stores.is_source_foreign = realm.is_some();
-        if realm.is_some() && realm == self.stores.target.shared_keyspace().await? {
+        let keyspace = self.stores.source.shared_keyspace().await?;
+        self.stores.is_source_foreign = keyspace.is_some();
+        if keyspace.is_some() && keyspace == self.stores.target.shared_keyspace().await? {
             return same();
         }
         self.stores.source.heartbeat(node).await?;
@@ -256,41 +258,41 @@ impl TransferRun {
         }
     }
 
-    /// A queue that was on its way elsewhere, or is on its way to here, must not be mistaken for one at rest.
-    async fn check_marks(&self, count: &QueueCounts, there: Option<&TransferMark>) -> Result<()> {
+    /// Checks for unfinished transfers of a queue from or to other stores, and completes one in the opposite direction.
+    async fn check_marks(&self, count: &QueueCounts, target_mark: Option<&TransferMark>) -> Result<()> {
         let queue = count.queue.as_str();
-        let unfinished = |whose: &str, to: &str| {
+        let unfinished = |store: &str, to: &str| {
             Err(Error::Conflict(format!(
-                "queue {queue} of {whose} was moving to {to} when that was broken off; first let that move end, or move it back from there"
+                "queue {queue} of {store} was moving to {to} when that move was interrupted; complete that move first, or move the queue back"
             )))
         };
-        if let Some(moving) = count.moving.as_ref().filter(|moving| moving.to != self.stores.target_url)
-            && self.stores.read_checkpoint(queue, moving.begun_by).await?.is_none()
+        if let Some(mark) = count.moving.as_ref().filter(|mark| mark.to != self.stores.target_url)
+            && self.stores.read_checkpoint(queue, mark.begun_by).await?.is_none()
         {
-            return unfinished("the store to move from", &moving.to);
+            return unfinished("the store to move from", &mark.to);
         }
-        let Some(moving) = there else {
+        let Some(mark) = target_mark else {
             return Ok(());
         };
         let back = self.stores.reversed(&self.source_url);
-        if moving.to != back.target_url && back.read_checkpoint(queue, moving.begun_by).await?.is_none() {
-            return unfinished("the store to move to", &moving.to);
+        if mark.to != back.target_url && back.read_checkpoint(queue, mark.begun_by).await?.is_none() {
+            return unfinished("the store to move to", &mark.to);
         }
-        // It was on its way to here, and comes back now: what came last is put in order first.
+        // The queue was moving in the opposite direction: resolve its last batch first.
         QueueTransfer::begin(&back, queue).await?.finish().await
     }
 
-    /// A queue takes its limit along, unless it has one there: that is what somebody wants there.
-    async fn copy_capacity(&self, count: &QueueCounts, there: Option<&QueueCounts>) -> Result<()> {
-        if count.capacity.is_unlimited() || there.is_some_and(|there| !there.capacity.is_unlimited()) {
+    /// Copies the capacity of a queue, unless it already has one in the target.
+    async fn copy_capacity(&self, count: &QueueCounts, target: Option<&QueueCounts>) -> Result<()> {
+        if count.capacity.is_unlimited() || target.is_some_and(|target| !target.capacity.is_unlimited()) {
             return Ok(());
         }
         match self.stores.target.set_capacity(&count.queue, count.capacity).await {
             Err(Error::Unsupported { .. }) => {
-                tracing::warn!(queue = %count.queue, "the other store keeps no limits; the queue has none there");
+                tracing::warn!(queue = %count.queue, "the target store does not support capacities; the queue is unlimited there");
                 Ok(())
             }
-            set => set.map(drop),
+            result => result.map(drop),
         }
     }
 
@@ -299,26 +301,27 @@ impl TransferRun {
         if count.paused {
             self.stores.target.pause(queue).await?;
         }
-        let mut moved = QueueTransferReport { queue: queue.to_owned(), ..QueueTransferReport::default() };
-        let ends = self.stores.clone();
-        // Others count no further than to some number.
-        let counted = !ends.is_source_foreign || self.total < FOREIGN_JOBS_COUNTED_MAX || self.is_empty(queue).await?;
+        let mut report = QueueTransferReport { queue: queue.to_owned(), ..QueueTransferReport::default() };
+        let stores = self.stores.clone();
+        // Stores of other systems count jobs only up to a maximum.
+        let is_count_exact =
+            !stores.is_source_foreign || self.total < FOREIGN_JOBS_COUNTED_MAX || self.is_empty(queue).await?;
         if count_jobs(count) == 0
-            && counted
+            && is_count_exact
             && count.moving.is_none()
-            && cron_rules::list_rules(&ends, queue).await?.is_empty()
+            && cron_rules::list_rules(&stores, queue).await?.is_empty()
         {
-            return Ok(moved);
+            return Ok(report);
         }
-        let mut carrier = QueueTransfer::begin(&ends, queue).await?;
+        let mut transfer = QueueTransfer::begin(&stores, queue).await?;
         self.wait_for_running(queue, node).await?;
-        // Again as long as somebody pushes.
+        // Repeats while programs push.
         loop {
             let before = self.moved;
             for state in TRANSFER_STATES {
-                while let Some(batch) = carrier.read_batch(state).await? {
+                while let Some(batch) = transfer.read_batch(state).await? {
                     self.moved += batch.len() as u64;
-                    carrier.transfer_batch(batch, &mut moved).await?;
+                    transfer.transfer_batch(batch, &mut report).await?;
                     self.report_progress(queue, false);
                 }
             }
@@ -326,16 +329,16 @@ impl TransferRun {
                 break;
             }
         }
-        moved.cron_rules = cron_rules::transfer_rules(&ends, queue).await?;
-        carrier.finish().await?;
-        if ends.is_source_foreign {
+        report.cron_rules = cron_rules::transfer_rules(&stores, queue).await?;
+        transfer.finish().await?;
+        if stores.is_source_foreign {
             let counts = self.stores.source.counts().await?;
-            moved.remaining = counts.iter().filter(|left| left.queue == queue).map(count_jobs).sum();
+            report.remaining = counts.iter().filter(|count| count.queue == queue).map(count_jobs).sum();
         }
-        Ok(moved)
+        Ok(report)
     }
 
-    /// Whether there is no job at all.
+    /// Returns whether a queue has no jobs.
     async fn is_empty(&self, queue: &str) -> Result<bool> {
         let mut filter = Filter { queue: Some(queue.to_owned()), limit: 1, ..Filter::default() };
         loop {
@@ -347,39 +350,39 @@ impl TransferRun {
         }
     }
 
-    /// Waits until nothing of a queue runs, and takes back what dead nodes hold.
+    /// Waits until no job of a queue is running, and takes back the jobs of dead nodes.
     async fn wait_for_running(&self, queue: &str, node: &Node) -> Result<()> {
         let running =
             Filter { queue: Some(queue.to_owned()), state: Some(State::Running), limit: 1, ..Filter::default() };
-        let mut pause = RUNNING_POLL_MIN;
+        let mut delay = RUNNING_POLL_MIN;
         loop {
             let page = self.stores.source.list(running.clone()).await?;
             if page.jobs.is_empty() && page.next_cursor.is_none() {
                 return Ok(());
             }
             self.report_progress(queue, true);
-            let beaten = self.stores.source.heartbeat(node).await?;
-            for (suspect, _) in beaten.suspects.iter().filter(|(_, of)| of == queue) {
+            let reply = self.stores.source.heartbeat(node).await?;
+            for (suspect, _) in reply.suspects.iter().filter(|(_, suspect_queue)| suspect_queue == queue) {
                 let claim =
                     Claim { queue: queue.to_owned(), max: 0, resync: false, suspect: Some(*suspect), kinds: None };
                 for _ in 0..TAKE_BACKS_MAX {
-                    let taken = self.stores.source.claim(node.id, claim.clone()).await?;
-                    if !taken.has_more {
+                    let reply = self.stores.source.claim(node.id, claim.clone()).await?;
+                    if !reply.has_more {
                         break;
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(node.heartbeat_interval());
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(node.heartbeat_interval());
         }
     }
 
-    fn report_progress(&self, queue: &str, waiting: bool) {
+    fn report_progress(&self, queue: &str, is_waiting: bool) {
         (self.on_progress)(&TransferProgress {
             queue,
             moved: self.moved,
             total: self.total.max(self.moved),
-            is_waiting: waiting,
+            is_waiting,
         });
     }
 }
@@ -390,7 +393,7 @@ fn count_jobs(count: &QueueCounts) -> u64 {
 
 impl std::fmt::Debug for Transfer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Move").field("from", &self.source).field("to", &self.target).finish_non_exhaustive()
+        f.debug_struct("Transfer").field("source", &self.source).field("target", &self.target).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! One queue between two stores: taken over from whoever moved it before, carried batch by batch, let go.
+//! The transfer of one queue: taken over from an earlier mover, transferred batch by batch, completed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::store::{FAILURES_MAX, Filter, TRANSFER_BATCH_MAX, TransferBatch, Tran
 use crate::transfer::QueueTransferReport;
 use crate::transfer::retrying_store::RetryingStore;
 
-/// How often a marker is read again because another mover has just changed it: it can do so once, then it is refused.
+/// How often the checkpoint is read again if another mover changed it. It can do so once; then it is rejected.
 const TAKE_OVERS_MAX: u32 = 5;
-/// How many batches in a row may be gone already when they are deleted: an answer may be lost.
+/// How many batches in a row may be gone already when they are deleted, which happens after a lost reply.
 const EMPTY_DELETES_MAX: u32 = 3;
-/// Jobs in the first batch; later ones are larger as long as they stay below so many bytes.
+/// Jobs in the first batch; later batches grow while they stay below this many bytes.
 const FIRST_BATCH_JOBS: usize = 50;
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The stores at both ends.
+/// The source and the target of a transfer.
 #[derive(Clone)]
 pub(crate) struct TransferStores {
     /// The store that the jobs leave.
@@ -33,44 +33,50 @@ pub(crate) struct TransferStores {
     /// The store that they go to.
     pub(crate) target: RetryingStore,
     pub(crate) mover: NodeId,
-    /// Where that is, for people.
+    /// The target for people.
     pub(crate) target_url: String,
-    /// Another system's programs have filled the store that the jobs leave.
+    /// Whether another system's programs write to the source.
     pub(crate) is_source_foreign: bool,
-    /// How long dead jobs stay there.
+    /// How long the target keeps dead jobs.
     keep_dead: Duration,
     clock: Clock,
 }
 
 impl TransferStores {
-    pub(crate) fn new(source: &Duly, target: &Duly, mover: NodeId, to: String, calls_left: Option<u64>) -> Self {
+    pub(crate) fn new(
+        source: &Duly,
+        target: &Duly,
+        mover: NodeId,
+        target_url: String,
+        calls_left: Option<u64>,
+    ) -> Self {
         let calls_left = calls_left.map(|calls| Arc::new(AtomicU64::new(calls)));
         TransferStores {
             source: RetryingStore::new(source.store.clone(), calls_left.clone()),
             target: RetryingStore::new(target.store.clone(), calls_left),
             mover,
-            target_url: to,
+            target_url,
             is_source_foreign: false,
             keep_dead: target.options.keep_dead,
             clock: target.options.clock.clone(),
         }
     }
 
-    /// The same the other way round, to put in order what was carried that way.
-    pub(crate) fn reversed(&self, to: &str) -> Self {
+    /// Returns the opposite direction, to resolve an unfinished transfer.
+    pub(crate) fn reversed(&self, target_url: &str) -> Self {
         TransferStores {
             source: self.target.clone(),
             target: self.source.clone(),
-            target_url: to.to_owned(),
+            target_url: target_url.to_owned(),
             ..self.clone()
         }
     }
 
-    /// The note that a move has left in the store that the jobs go to.
+    /// Returns the checkpoint of a transfer in the target.
     pub(crate) async fn read_checkpoint(&self, queue: &str, begun_by: NodeId) -> Result<Option<String>> {
-        let marker = TransferCheckpoint { begun_by, expected: None, replacement: None };
-        match self.put_batch(queue, Arc::new([]), marker, Fence(0)).await? {
-            TransferBatchResult::CheckpointMismatch(note) => Ok(note),
+        let checkpoint = TransferCheckpoint { begun_by, expected: None, replacement: None };
+        match self.put_batch(queue, Arc::new([]), checkpoint, Fence(0)).await? {
+            TransferBatchResult::CheckpointMismatch(text) => Ok(text),
             TransferBatchResult::Applied { .. } | TransferBatchResult::UniqueTaken(_) => Ok(None),
         }
     }
@@ -79,38 +85,33 @@ impl TransferStores {
         &self,
         queue: &str,
         jobs: Arc<[JobRecord]>,
-        marker: TransferCheckpoint,
-        fence: Fence,
+        checkpoint: TransferCheckpoint,
+        fence_floor: Fence,
     ) -> Result<TransferBatchResult> {
-        let batch = TransferBatch {
-            queue: queue.to_owned(),
-            jobs,
-            checkpoint: marker,
-            fence_floor: fence,
-            keep_dead: self.keep_dead,
-        };
+        let batch = TransferBatch { queue: queue.to_owned(), jobs, checkpoint, fence_floor, keep_dead: self.keep_dead };
         self.target.transfer_in(&batch).await
     }
 }
 
-/// What a mover notes in the store that the jobs go to.
+/// The content of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
 struct CheckpointState {
     mover: NodeId,
-    /// Counts this mover's batches, so that no two notes are the same.
+    /// Counts this mover's batches, so that no two checkpoints are equal.
     batch_number: u64,
-    /// The jobs that came last, and when each was pushed.
+    /// The jobs of the last batch and when each was pushed.
     jobs: Vec<(JobId, Micros)>,
 }
 
 impl CheckpointState {
     fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::store("move", e.to_string()))
+        serde_json::to_string(self).map_err(|e| Error::store("transfer", e.to_string()))
     }
 
     fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|e| {
-            Error::store("move", format!("what an earlier move has noted cannot be read: {e}; was it a newer duly's?"))
+            let reason = format!("cannot read the checkpoint of an earlier move: {e}; use the version that wrote it");
+            Error::store("transfer", reason)
         })
     }
 
@@ -119,84 +120,86 @@ impl CheckpointState {
     }
 }
 
-/// A queue in a mover's hands.
+/// A queue that this mover transfers.
 pub(crate) struct QueueTransfer<'e> {
     stores: &'e TransferStores,
     queue: &'e str,
     begun_by: NodeId,
     fence: Fence,
-    /// The marker as we have left it.
+    /// The checkpoint as last written.
     checkpoint: Option<String>,
     batch_number: u64,
-    /// How many jobs to read next.
+    /// The size of the next batch.
     batch_limit: usize,
-    /// How often a job has gone under each id, where another system's programs may give one to several.
+    /// How often each id was transferred; another system's programs may give one id to several jobs.
     transferred_ids: HashMap<JobId, u32>,
-    /// How often in a row nothing was found that was to be deleted.
+    /// How often in a row no job to delete was found.
     empty_deletes: u32,
 }
 
 impl<'e> QueueTransfer<'e> {
-    /// Takes a queue for this mover, and puts in order what an earlier one has left.
-    pub(crate) async fn begin(ends: &'e TransferStores, queue: &'e str) -> Result<Self> {
-        let marked = ends.source.set_transfer_mark(queue, ends.mover, Some(&ends.target_url)).await?;
-        let Some(moving) = marked.mark else {
-            return Err(Error::store("move", "the store did not keep its mark"));
+    /// Takes over a queue for this mover and resolves the last batch of an earlier one.
+    pub(crate) async fn begin(stores: &'e TransferStores, queue: &'e str) -> Result<Self> {
+        let reply = stores.source.set_transfer_mark(queue, stores.mover, Some(&stores.target_url)).await?;
+        let Some(mark) = reply.mark else {
+            return Err(Error::store("transfer", "the store did not keep the mark"));
         };
-        let mut carrier = QueueTransfer {
-            stores: ends,
+        let mut transfer = QueueTransfer {
+            stores,
             queue,
-            begun_by: moving.begun_by,
-            fence: marked.last_fence,
+            begun_by: mark.begun_by,
+            fence: reply.last_fence,
             checkpoint: None,
             batch_number: 0,
             batch_limit: FIRST_BATCH_JOBS,
             transferred_ids: HashMap::new(),
             empty_deletes: 0,
         };
-        let last = carrier.take_over().await?;
-        carrier.delete_from_source(&last).await?;
-        Ok(carrier)
+        let last_batch = transfer.take_over().await?;
+        transfer.delete_from_source(&last_batch).await?;
+        Ok(transfer)
     }
 
-    /// Puts our name on the marker. Answers what came last, which may not have been deleted yet.
+    /// Writes this mover's id to the checkpoint. Returns the last batch, which the source may still have.
     async fn take_over(&mut self) -> Result<Vec<(JobId, SystemTime)>> {
         let mut found: Option<String> = None;
         for _ in 0..TAKE_OVERS_MAX {
-            let last = found.as_deref().map(CheckpointState::from_json).transpose()?;
-            let jobs = last.map(|note| note.jobs).unwrap_or_default();
-            let note = CheckpointState { mover: self.stores.mover, batch_number: 0, jobs };
+            let last_state = found.as_deref().map(CheckpointState::from_json).transpose()?;
+            let jobs = last_state.map(|state| state.jobs).unwrap_or_default();
+            let state = CheckpointState { mover: self.stores.mover, batch_number: 0, jobs };
             self.checkpoint = found;
-            match self.put_batch(Arc::new([]), Some(note.to_json()?)).await? {
+            match self.put_batch(Arc::new([]), Some(state.to_json()?)).await? {
                 TransferBatchResult::CheckpointMismatch(other) => found = other,
-                TransferBatchResult::Applied { .. } | TransferBatchResult::UniqueTaken(_) => return Ok(note.job_keys()),
+                TransferBatchResult::Applied { .. } | TransferBatchResult::UniqueTaken(_) => {
+                    return Ok(state.job_keys());
+                }
             }
         }
         Err(self.taken_over_error())
     }
 
-    /// Puts jobs into the other store, and changes the marker with them. Only if it answers yes is anything changed.
-    async fn put_batch(&mut self, jobs: Arc<[JobRecord]>, is: Option<String>) -> Result<TransferBatchResult> {
-        let marker =
-            TransferCheckpoint { begun_by: self.begun_by, expected: self.checkpoint.clone(), replacement: is.clone() };
-        let moved_in = self.stores.put_batch(self.queue, jobs, marker, self.fence).await?;
-        if let TransferBatchResult::Applied { .. } = moved_in {
-            self.checkpoint = is;
+    /// Adds jobs to the target and updates the checkpoint. Changes something only if the result is `Applied`.
+    async fn put_batch(&mut self, jobs: Arc<[JobRecord]>, text: Option<String>) -> Result<TransferBatchResult> {
+        let (expected, replacement) = (self.checkpoint.clone(), text.clone());
+        let checkpoint = TransferCheckpoint { begun_by: self.begun_by, expected, replacement };
+        let result = self.stores.put_batch(self.queue, jobs, checkpoint, self.fence).await?;
+        if let TransferBatchResult::Applied { .. } = result {
+            self.checkpoint = text;
         }
-        Ok(moved_in)
+        Ok(result)
     }
 
-    /// Deletes jobs where they came from. Answers how many were still there.
+    /// Deletes jobs from the source. Returns how many were still there.
     async fn delete_from_source(&self, jobs: &[(JobId, SystemTime)]) -> Result<usize> {
-        let gone = self.stores.source.transfer_out(self.queue, self.stores.mover, jobs).await?;
-        gone.ok_or_else(|| self.taken_over_error())
+        let deleted = self.stores.source.transfer_out(self.queue, self.stores.mover, jobs).await?;
+        deleted.ok_or_else(|| self.taken_over_error())
     }
 
     fn taken_over_error(&self) -> Error {
-        Error::Conflict(format!("another move has taken queue {} over", self.queue))
+        Error::Conflict(format!("another move has taken queue {} over; this one changed nothing more", self.queue))
     }
 
-    /// The next jobs in this state; `None` if there are no more.
+    /// Returns the next jobs in this state; `None` if there are no more.
     pub(crate) async fn read_batch(&mut self, state: State) -> Result<Option<Vec<JobRecord>>> {
         let mut cursor: Option<String> = None;
         loop {
@@ -219,89 +222,94 @@ impl<'e> QueueTransfer<'e> {
         }
     }
 
-    /// As many of these jobs as fit into one step.
+    /// Returns as many of these jobs as fit into one batch.
     fn select_batch(&mut self, mut jobs: Vec<JobRecord>) -> Result<Vec<JobRecord>> {
-        if let Some(strange) = jobs.iter().find(|record| record.job.kind == UNREADABLE_KIND) {
-            let id = strange.job.id;
-            return Err(Error::store("move", format!("job {id} was written by a newer duly: move with that one")));
+        if let Some(unreadable) = jobs.iter().find(|record| record.job.kind == UNREADABLE_KIND) {
+            let id = unreadable.job.id;
+            return Err(Error::store("transfer", format!("job {id} was written by a newer duly; use that one")));
         }
-        if let Some(odd) = jobs.iter().find(|record| !is_word(&record.job.kind)) {
-            let (id, kind) = (odd.job.id, &odd.job.kind);
-            let reason =
-                format!("job {id} is of the kind {kind:?}, which only its own store can keep: remove it there first");
-            return Err(Error::store("move", reason));
+        if let Some(foreign) = jobs.iter().find(|record| !is_word(&record.job.kind)) {
+            let (id, kind) = (foreign.job.id, &foreign.job.kind);
+            let reason = format!(
+                "job {id} has the kind {kind:?}, which the target store does not support; remove the job first"
+            );
+            return Err(Error::store("transfer", reason));
         }
         if let Some(running) = jobs.iter().find(|record| record.state == State::Running) {
-            return Err(Error::Conflict(format!("job {} runs although its queue is moving", running.job.id)));
+            return Err(Error::Conflict(format!(
+                "job {} is running in a moving queue; run the move again",
+                running.job.id
+            )));
         }
         let (fit, limit) = fit_batch(&jobs.iter().map(job_bytes).collect::<Vec<_>>(), self.batch_limit);
         jobs.truncate(fit);
         self.batch_limit = limit;
-        // Each id once in a step: a second job with one is for the next.
+        // Each id once per batch: a second job with the same id goes into the next one.
         let mut ids = HashSet::new();
-        let twice = jobs.iter().position(|record| !ids.insert(record.job.id));
-        jobs.truncate(twice.unwrap_or(fit));
+        let duplicate = jobs.iter().position(|record| !ids.insert(record.job.id));
+        jobs.truncate(duplicate.unwrap_or(fit));
         Ok(jobs)
     }
 
-    /// Nothing goes on if what is to be deleted is never found, and comes again each time.
-    fn check_progress(&mut self, deleted: usize, named: &[(JobId, Micros)]) -> Result<()> {
+    /// Returns an error if jobs repeatedly cannot be deleted but are still listed: the transfer makes no progress.
+    fn check_progress(&mut self, deleted: usize, jobs: &[(JobId, Micros)]) -> Result<()> {
         self.empty_deletes = if deleted == 0 { self.empty_deletes + 1 } else { 0 };
         match self.empty_deletes {
             0..=EMPTY_DELETES_MAX => Ok(()),
             _ => Err(Error::Conflict(format!(
-                "jobs of queue {} come back each time they are deleted, such as {}; stop whatever else writes there",
+                "jobs of queue {} come back each time they are deleted, such as {}; stop other programs that write to it",
                 self.queue,
-                named.first().map(|(id, _)| id.to_string()).unwrap_or_default()
+                jobs.first().map(|(id, _)| id.to_string()).unwrap_or_default()
             ))),
         }
     }
 
-    /// A second job under an id that has gone is another job, where ids are not duly's: it gets one of its own.
+    /// Gives a job a new id if its id was transferred before: in another system, that is another job.
     fn make_id_unique(&self, record: &mut JobRecord) {
-        if let Some(no) = self.transferred_ids.get(&record.job.id) {
-            record.job.id = JobId::from_name(&format!("{} {no} {}", record.job.id, to_micros(record.job.pushed)));
+        if let Some(count) = self.transferred_ids.get(&record.job.id) {
+            record.job.id = JobId::from_name(&format!("{} {count} {}", record.job.id, to_micros(record.job.pushed)));
         }
     }
 
-    /// Brings jobs to the other store, and deletes them here.
+    /// Adds jobs to the target and deletes them from the source.
     pub(crate) async fn transfer_batch(
         &mut self,
         mut jobs: Vec<JobRecord>,
-        moved: &mut QueueTransferReport,
+        report: &mut QueueTransferReport,
     ) -> Result<()> {
-        let named: Vec<_> = jobs.iter().map(|record| (record.job.id, to_micros(record.job.pushed))).collect();
+        let keys: Vec<_> = jobs.iter().map(|record| (record.job.id, to_micros(record.job.pushed))).collect();
         jobs.iter_mut().for_each(|record| self.make_id_unique(record));
         self.batch_number += 1;
-        let note = CheckpointState { mover: self.stores.mover, batch_number: self.batch_number, jobs: named };
-        let is = note.to_json()?;
+        let state = CheckpointState { mover: self.stores.mover, batch_number: self.batch_number, jobs: keys };
+        let text = state.to_json()?;
         let (mut jobs, mut buried): (Arc<[JobRecord]>, u64) = (jobs.into(), 0);
-        // Each turn there are fewer that have a key to be taken.
-        let known = loop {
-            match self.put_batch(jobs.clone(), Some(is.clone())).await? {
-                TransferBatchResult::Applied { skipped: known } => break known,
+        // Each iteration leaves fewer jobs with a taken key.
+        let skipped = loop {
+            match self.put_batch(jobs.clone(), Some(text.clone())).await? {
+                TransferBatchResult::Applied { skipped } => break skipped,
                 TransferBatchResult::CheckpointMismatch(_) => return Err(self.taken_over_error()),
                 TransferBatchResult::UniqueTaken(taken) => {
-                    let mut some = jobs.to_vec();
-                    some.iter_mut()
+                    let mut records = jobs.to_vec();
+                    records
+                        .iter_mut()
                         .filter(|record| taken.contains(&record.job.id))
                         .for_each(|r| self.bury_for_taken_key(r));
-                    (jobs, buried) = (some.into(), buried + taken.len() as u64);
+                    (jobs, buried) = (records.into(), buried + taken.len() as u64);
                 }
             }
         };
-        // One that was not found may still be there, and then it is the same job when it comes again.
-        let deleted = self.delete_from_source(&note.job_keys()).await?;
-        if deleted == note.jobs.len() && self.stores.is_source_foreign {
-            note.jobs.iter().for_each(|(id, _)| *self.transferred_ids.entry(*id).or_default() += 1);
+        // A job that was not found may still be there; if it is listed again, it is the same job.
+        let deleted = self.delete_from_source(&state.job_keys()).await?;
+        if deleted == state.jobs.len() && self.stores.is_source_foreign {
+            state.jobs.iter().for_each(|(id, _)| *self.transferred_ids.entry(*id).or_default() += 1);
         }
-        self.check_progress(deleted, &note.jobs)?;
-        count_transferred(&jobs, &known, moved);
-        moved.buried += buried;
+        self.check_progress(deleted, &state.jobs)?;
+        count_transferred(&jobs, &skipped, report);
+        report.buried += buried;
         Ok(())
     }
 
-    /// Of two unfinished jobs with one unique key only one may stay so; the other is kept for people to look at.
+    /// Makes a job dead because another unfinished job has its unique key; it is kept for people to look at.
     fn bury_for_taken_key(&self, record: &mut JobRecord) {
         let now = self.stores.clock.now();
         record.state = State::Dead;
@@ -310,13 +318,13 @@ impl<'e> QueueTransfer<'e> {
             at: now,
             attempt: record.attempts.saturating_add(1),
             node: self.stores.mover,
-            error: "when it was moved here, another job had its unique key".to_owned(),
+            error: "buried when moved to this store: another job had its unique key".to_owned(),
         });
-        let too_many = record.failures.len().saturating_sub(FAILURES_MAX);
-        record.failures.drain(..too_many);
+        let excess = record.failures.len().saturating_sub(FAILURES_MAX);
+        record.failures.drain(..excess);
     }
 
-    /// Nothing is left: the marker goes, then the mark.
+    /// Completes the transfer: removes the checkpoint, then the mark.
     pub(crate) async fn finish(mut self) -> Result<()> {
         if let TransferBatchResult::CheckpointMismatch(_) = self.put_batch(Arc::new([]), None).await? {
             return Err(self.taken_over_error());
@@ -325,14 +333,14 @@ impl<'e> QueueTransfer<'e> {
     }
 }
 
-/// About how much room a job takes on its way.
+/// Returns the approximate size of a job in a batch.
 fn job_bytes(record: &JobRecord) -> usize {
-    let history: usize = record.failures.iter().map(|failed| failed.error.len()).sum();
-    let said: usize = record.log.iter().map(|said| said.line.len()).sum();
-    record.job.args.len() + history + said + record.result.as_ref().map_or(0, String::len)
+    let history: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+    let log: usize = record.log.iter().map(|entry| entry.line.len()).sum();
+    record.job.args.len() + history + log + record.result.as_ref().map_or(0, String::len)
 }
 
-/// How many jobs of these sizes go into one step, at least one; and how many to read after `limit`.
+/// Returns how many jobs of these sizes go into one batch, at least one, and how many to read after `limit`.
 fn fit_batch(sizes: &[usize], limit: usize) -> (usize, usize) {
     let mut sum = 0;
     let fit = sizes.iter().take_while(|size| {
@@ -344,15 +352,15 @@ fn fit_batch(sizes: &[usize], limit: usize) -> (usize, usize) {
     (fit, next.clamp(1, TRANSFER_BATCH_MAX))
 }
 
-fn count_transferred(jobs: &[JobRecord], known: &[JobId], moved: &mut QueueTransferReport) {
-    let known: HashSet<&JobId> = known.iter().collect();
+fn count_transferred(jobs: &[JobRecord], skipped: &[JobId], report: &mut QueueTransferReport) {
+    let skipped: HashSet<&JobId> = skipped.iter().collect();
     for record in jobs {
         let count = match record.state {
-            _ if known.contains(&record.job.id) => &mut moved.already_present,
-            State::Ready | State::Running => &mut moved.ready,
-            State::Scheduled => &mut moved.scheduled,
-            State::Dead => &mut moved.dead,
-            State::Done => &mut moved.done,
+            _ if skipped.contains(&record.job.id) => &mut report.already_present,
+            State::Ready | State::Running => &mut report.ready,
+            State::Scheduled => &mut report.scheduled,
+            State::Dead => &mut report.dead,
+            State::Done => &mut report.done,
         };
         *count += 1;
     }
@@ -366,17 +374,17 @@ mod tests {
     fn batches_grow_up_to_byte_limit() {
         assert_eq!(fit_batch(&[10; 50], 50), (50, 100));
         assert_eq!(fit_batch(&[10; 7], 400), (7, TRANSFER_BATCH_MAX));
-        assert_eq!(fit_batch(&[BATCH_BYTES_MAX + 1, 1], 50), (1, 1), "one goes, however heavy");
+        assert_eq!(fit_batch(&[BATCH_BYTES_MAX + 1, 1], 50), (1, 1), "one job always fits");
         assert_eq!(fit_batch(&[BATCH_BYTES_MAX / 4; 8], 50), (4, 4));
         assert_eq!(fit_batch(&[BATCH_BYTES_MAX], 1), (1, 1));
-        assert_eq!(fit_batch(&[10], 1), (1, 2), "and they grow again");
+        assert_eq!(fit_batch(&[10], 1), (1, 2), "batches grow again");
     }
 
     #[test]
     fn checkpoint_state_round_trips_as_json() {
-        let note = CheckpointState { mover: NodeId::fresh(), batch_number: 7, jobs: vec![(JobId::from_name("a"), 5)] };
-        let read = CheckpointState::from_json(&note.to_json().expect("writes")).expect("reads");
-        assert_eq!((read.mover, read.batch_number, read.jobs), (note.mover, note.batch_number, note.jobs));
+        let state = CheckpointState { mover: NodeId::fresh(), batch_number: 7, jobs: vec![(JobId::from_name("a"), 5)] };
+        let read = CheckpointState::from_json(&state.to_json().expect("writes")).expect("reads");
+        assert_eq!((read.mover, read.batch_number, read.jobs), (state.mover, state.batch_number, state.jobs));
         assert!(CheckpointState::from_json("nonsense").is_err());
     }
 }

@@ -1,5 +1,4 @@
-//! One of the two stores, asked with patience: everything that a mover asks can be asked again, also when nobody knows
-//! what became of it.
+//! One of the two stores, with retries: every request of a mover is idempotent, even if its outcome is unknown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +12,31 @@ use crate::store::{
     QueueCounts, Store, TransferBatch, TransferBatchResult, TransferMarkReply,
 };
 
-/// How often a store that fails is asked.
+/// Attempts per request.
 const TRIES_MAX: u32 = 6;
-/// The first wait before it is asked again; doubles.
+/// Delay before the first retry; doubles.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 
-/// A store at one end of a move.
+/// The source or the target of a transfer.
 #[derive(Clone)]
 pub(crate) struct RetryingStore {
     store: Arc<dyn Store>,
-    /// How many more questions a test allows, to both sides together.
+    /// How many more requests a test allows to both stores in total.
     calls_left: Option<Arc<AtomicU64>>,
 }
 
 macro_rules! with_retries {
     ($store:ident, $request:expr) => {{
         $store.count_call()?;
-        let (mut tries, mut pause) = (1, RETRY_DELAY_MIN);
+        let (mut tries, mut delay) = (1, RETRY_DELAY_MIN);
         loop {
             match $request.await {
                 Err(error) if error.is_retryable() && tries < TRIES_MAX => {
-                    tracing::warn!(%error, again_in = ?pause, "a store failed while jobs were moved");
-                    tokio::time::sleep(pause).await;
-                    (tries, pause) = (tries + 1, pause * 2);
+                    tracing::warn!(%error, retry_in = ?delay, "a store request of a transfer failed; retrying");
+                    tokio::time::sleep(delay).await;
+                    (tries, delay) = (tries + 1, delay * 2);
                 }
-                answer => break answer,
+                reply => break reply,
             }
         }
     }};
@@ -52,8 +51,8 @@ impl RetryingStore {
         let Some(left) = &self.calls_left else {
             return Ok(());
         };
-        let one_less = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        one_less.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
+        let decremented = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        decremented.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
     }
 
     pub(crate) async fn counts(&self) -> Result<Vec<QueueCounts>> {
@@ -80,8 +79,8 @@ impl RetryingStore {
         with_retries!(self, self.store.shared_keyspace())
     }
 
-    pub(crate) async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
-        with_retries!(self, self.store.set_capacity(queue, limit))
+    pub(crate) async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
+        with_retries!(self, self.store.set_capacity(queue, capacity))
     }
 
     pub(crate) async fn pause(&self, queue: &str) -> Result<bool> {
@@ -110,11 +109,11 @@ impl RetryingStore {
         with_retries!(self, self.store.transfer_out(queue, mover, jobs.to_vec()))
     }
 
-    /// A store that keeps no rules has none to move.
+    /// A store without support for cron rules has none to transfer.
     pub(crate) async fn crons(&self, queue: &str, cursor: Option<&str>) -> Result<CronPage> {
         match with_retries!(self, self.store.crons(Some(queue), cursor)) {
             Err(Error::Unsupported { .. }) => Ok(CronPage::default()),
-            answer => answer,
+            reply => reply,
         }
     }
 
@@ -122,8 +121,8 @@ impl RetryingStore {
         with_retries!(self, self.store.cron(name))
     }
 
-    pub(crate) async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
-        with_retries!(self, self.store.put_cron(put.clone()))
+    pub(crate) async fn put_cron(&self, change: PutCron) -> Result<PutCronResult> {
+        with_retries!(self, self.store.put_cron(change.clone()))
     }
 
     pub(crate) async fn remove_cron(&self, name: &str) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! Moves between stores that fail on demand.
+//! Transfers between stores that fail on demand.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::job::push::Push;
 use crate::store::faulty::{FaultyStore, InjectedFault};
 use crate::transfer::*;
 
-/// The same store, which fails once.
+/// Returns the same store with a fault that occurs once.
 fn fail_once(duly: &Duly, op: &'static str, fault: InjectedFault) -> Duly {
     let faulty = FaultyStore::new(duly.store());
     faulty.inject(op, fault, 1);
@@ -15,7 +15,7 @@ fn fail_once(duly: &Duly, op: &'static str, fault: InjectedFault) -> Duly {
 
 #[tokio::test]
 async fn failed_or_unanswered_request_is_retried() {
-    for op in ["counts", "beat", "list", "set_moving", "move_in", "move_out"] {
+    for op in ["counts", "heartbeat", "list", "set_transfer_mark", "transfer_in", "transfer_out"] {
         for fault in [InjectedFault::Refuse, InjectedFault::LoseReply] {
             let (old, new) =
                 (Duly::open(":memory:").await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
@@ -23,13 +23,14 @@ async fn failed_or_unanswered_request_is_retried() {
             let expected: BTreeSet<_> = jobs.iter().map(Push::job_id).collect();
             old.push_all(jobs).await.expect("pushes");
 
-            let moved = fail_once(&old, op, fault).transfer_to(&fail_once(&new, op, fault)).run().await.expect("moves");
-            assert_eq!((moved[0].ready, moved[0].already_present), (3, 0), "{op} {fault:?}");
+            let reports =
+                fail_once(&old, op, fault).transfer_to(&fail_once(&new, op, fault)).run().await.expect("moves");
+            assert_eq!((reports[0].ready, reports[0].already_present), (3, 0), "{op} {fault:?}");
             let page = new.list(Filter::default()).await.expect("lists");
             let found: BTreeSet<_> = page.jobs.iter().map(|record| record.job.id).collect();
             assert_eq!((page.jobs.len(), found), (3, expected), "{op} {fault:?}");
-            let left = old.counts().await.expect("counts");
-            assert_eq!((left[0].ready, &left[0].moving), (0, &None), "{op} {fault:?}");
+            let remaining = old.counts().await.expect("counts");
+            assert_eq!((remaining[0].ready, &remaining[0].moving), (0, &None), "{op} {fault:?}");
         }
     }
 }
@@ -40,10 +41,10 @@ async fn transfer_fails_when_store_keeps_failing() {
     let old = Duly::open(":memory:").await.expect("opens");
     let mut new = Duly::open(":memory:").await.expect("opens");
     let faulty = FaultyStore::new(new.store());
-    faulty.inject("move_in", InjectedFault::Refuse, usize::MAX);
+    faulty.inject("transfer_in", InjectedFault::Refuse, usize::MAX);
     new.store = faulty.clone();
     old.push(Push::new("mail", "{}")).await.expect("pushes");
     assert_eq!(old.transfer_to(&new).run().await.expect_err("ends").code(), "store");
-    faulty.inject("move_in", InjectedFault::Refuse, 0);
-    assert_eq!(old.transfer_to(&new).run().await.expect("goes on")[0].ready, 1);
+    faulty.inject("transfer_in", InjectedFault::Refuse, 0);
+    assert_eq!(old.transfer_to(&new).run().await.expect("continues")[0].ready, 1);
 }

@@ -1,4 +1,4 @@
-//! One attempt: a pipeline of named steps that decides the outcome. Never touches the store.
+//! One attempt: a pipeline of named stages that decides the outcome. It never accesses the store.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -18,19 +18,19 @@ use crate::job::{Failure, HeldJob, Outcome};
 use crate::worker::handler::{Ctx, HandlerResult, Handlers};
 use crate::worker::middleware::Next;
 
-/// A job that so many processes have died with may be the cause; after one death it may as well be bad luck.
+/// A job that was running during this many crashes may be their cause; a single crash may be a coincidence.
 pub(crate) const CRASH_SUSPECT_MIN: u32 = 2;
-/// How long such a job waits for its turn, while another one runs: as long as that has taken so far, within these bounds, so that
-/// it is not claimed in vain again and again.
+/// Bounds of the delay of a crash suspect while another one runs. The delay is as long as the other has run so far,
+/// so that the job is not claimed in vain over and over.
 pub(crate) const QUARANTINE_DELAY_MIN: Duration = Duration::from_millis(250);
 pub(crate) const QUARANTINE_DELAY_MAX: Duration = Duration::from_secs(10);
-/// For how long a job is put off, at least and at most, of a kind that nobody here knows.
+/// Bounds of the delay of a job without a handler on this node.
 const UNKNOWN_KIND_DELAY_MIN: Duration = Duration::from_secs(1);
 pub(crate) const UNKNOWN_KIND_DELAY_MAX: Duration = Duration::from_secs(60);
-/// Why: others may know what to do with it.
-pub(crate) const UNKNOWN_KIND_REASON: &str = "no handler here knows its kind";
+/// Another node may have a handler.
+pub(crate) const UNKNOWN_KIND_REASON: &str = "no handler for its kind on this node";
 
-/// How long a handler that was told to stop may take to do so: then it is dropped where it stands.
+/// How long a cancelled handler may take to return before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// The error of a job that was cancelled.
 pub(crate) const CANCELLED_ERROR: &str = "cancelled";
@@ -40,48 +40,48 @@ pub(crate) struct Attempt {
     pub(crate) ctx: Ctx,
     pub(crate) retry: Retry,
     pub(crate) max_crashes: u32,
-    /// How long ago the job was pushed, when this attempt began.
+    /// The age of the job when this attempt began.
     pub(crate) job_age: Duration,
 }
 
-/// How an attempt ended, and why where neither its handler nor the outcome says it.
+/// The outcome of an attempt, and the reason if neither the handler nor the outcome gives one.
 pub(crate) type AttemptResult = (Outcome, Option<&'static str>);
 
-/// What the call of the handler came to, before it is judged.
+/// How a handler call ended.
 enum HandlerExit {
     Returned(HandlerResult),
     TimedOut,
     Panicked(String),
     NoHandler,
-    /// Somebody wants the job to end for good.
+    /// The job was cancelled.
     Cancelled,
 }
 
 impl HandlerExit {
-    fn from_unwind_result(ran: std::thread::Result<HandlerResult>) -> Self {
-        match ran {
-            Ok(answer) => HandlerExit::Returned(answer),
+    fn from_unwind_result(result: std::thread::Result<HandlerResult>) -> Self {
+        match result {
+            Ok(result) => HandlerExit::Returned(result),
             Err(panic) => HandlerExit::Panicked(panic_message(&*panic)),
         }
     }
 }
 
 impl Attempt {
-    /// Runs the handler, if the job has not used up its chances, and says how it ended.
+    /// Runs the handler, unless the job has crashed too often, and returns the outcome.
     pub(crate) async fn run(self, handlers: Arc<Handlers>) -> AttemptResult {
         let span = self.span();
         async {
-            let (outcome, why) = match self.check_crash_limit() {
+            let (outcome, reason) = match self.check_crash_limit() {
                 Some(outcome) => (outcome, None),
                 None => self.decide_outcome(self.call_handler(&handlers).await),
             };
             match &outcome {
                 Outcome::Ack => tracing::debug!("done"),
-                Outcome::Release { after } => tracing::debug!(?after, why, "released"),
+                Outcome::Release { after } => tracing::debug!(?after, reason, "released"),
                 Outcome::Retry { after, error } => tracing::warn!(?after, error, "failed, will be retried"),
                 Outcome::Bury { error } => tracing::error!(error, "buried"),
             }
-            (outcome, why)
+            (outcome, reason)
         }
         .instrument(span)
         .await
@@ -115,11 +115,11 @@ impl Attempt {
         let Some(handler) = handlers.get(&self.held().job.kind) else {
             return HandlerExit::NoHandler;
         };
-        let began = clock::monotonic_now();
-        // Also the call itself may panic, before it gives a future. Each step holds the one within by reference: a future
-        // that is moved into another one leaves room for itself behind, and one is made for every attempt.
-        let mut handled = pin!(async {
-            // Where nothing stands around the handler, it is called as it is.
+        let started = clock::monotonic_now();
+        // The call may panic before it returns a future. Every stage holds the inner future by reference: moving it
+        // would reserve its space twice, and every attempt allocates one.
+        let mut handler_run = pin!(async {
+            // Without middleware, the handler is called directly.
             match handlers.layers.is_empty() {
                 true => handler(self.ctx.clone()).await,
                 false => HandlerResult::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await),
@@ -127,44 +127,46 @@ impl Attempt {
         });
         let watched = async {
             match &self.ctx.worker.crash {
-                Some(crash) => Box::pin(crash.run_handler(handled.as_mut())).await,
-                None => handled.as_mut().await,
+                Some(crash) => Box::pin(crash.run_handler(handler_run.as_mut())).await,
+                None => handler_run.as_mut().await,
             }
         };
         let mut run = pin!(AssertUnwindSafe(watched).catch_unwind());
-        // Most handlers end at their first turn: nothing is set up to end them before one waits.
-        let called = match futures_util::poll!(run.as_mut()) {
-            Poll::Ready(ran) => HandlerExit::from_unwind_result(ran),
-            Poll::Pending => Box::pin(self.run_until_deadline(began, run)).await,
+        // Most handlers return at their first poll: timeout and cancellation are only set up for one that does not.
+        let exit = match futures_util::poll!(run.as_mut()) {
+            Poll::Ready(result) => HandlerExit::from_unwind_result(result),
+            Poll::Pending => Box::pin(self.run_until_deadline(started, run)).await,
         };
-        if self.ctx.is_job_cancelled() { HandlerExit::Cancelled } else { called }
+        if self.ctx.is_job_cancelled() { HandlerExit::Cancelled } else { exit }
     }
 
-    /// Lets a handler run on until its time is over, or somebody has cancelled it.
+    /// Runs a handler until it returns, times out or has used up its grace after a cancellation.
     async fn run_until_deadline(
         &self,
-        began: Instant,
+        started: Instant,
         run: impl Future<Output = std::thread::Result<HandlerResult>>,
     ) -> HandlerExit {
-        let left = self.held().job.timeout.saturating_sub(clock::monotonic_now() - began);
-        // It has just had a turn, and will wake us for the next.
-        let (mut run, mut turned) = (pin!(run), true);
-        let run = poll_fn(|cx| if std::mem::take(&mut turned) { Poll::Pending } else { run.as_mut().poll(cx) });
+        let remaining = self.held().job.timeout.saturating_sub(clock::monotonic_now() - started);
+        // It has just been polled and will wake this task for the next poll.
+        let (mut run, mut just_polled) = (pin!(run), true);
+        let run = poll_fn(|cx| if std::mem::take(&mut just_polled) { Poll::Pending } else { run.as_mut().poll(cx) });
         tokio::select! {
             biased;
-            ran = tokio::time::timeout(left, run) => ran.map_or(HandlerExit::TimedOut, HandlerExit::from_unwind_result),
+            result = tokio::time::timeout(remaining, run) => {
+                result.map_or(HandlerExit::TimedOut, HandlerExit::from_unwind_result)
+            }
             () = self.wait_for_cancel_grace() => HandlerExit::Cancelled,
         }
     }
 
-    /// Resolves when a handler that was told to stop has had its time to do so.
+    /// Waits until a cancelled handler has used up its grace.
     async fn wait_for_cancel_grace(&self) {
         self.ctx.attempt_state.cancellation.job_cancelled().await;
         tokio::time::sleep(CANCEL_GRACE).await;
     }
 
-    fn decide_outcome(&self, called: HandlerExit) -> AttemptResult {
-        let outcome = match called {
+    fn decide_outcome(&self, exit: HandlerExit) -> AttemptResult {
+        let outcome = match exit {
             HandlerExit::Returned(HandlerResult::Outcome(Outcome::Retry { after, error })) => {
                 self.retry_or_bury(Some(after), error)
             }
@@ -183,35 +185,36 @@ impl Attempt {
     }
 }
 
-/// With no more of its error than a store keeps: a worker remembers many of them.
+/// Truncates the error of an outcome to the length that a store keeps, since the worker remembers many outcomes.
 fn truncate_error(outcome: Outcome) -> Outcome {
-    let cut = |error: String| match Failure::truncate_error(&error) {
+    let truncate = |error: String| match Failure::truncate_error(&error) {
         short if short.len() < error.len() => short.to_owned(),
         _ => error,
     };
     match outcome {
-        Outcome::Retry { after, error } => Outcome::Retry { after, error: cut(error) },
-        Outcome::Bury { error } => Outcome::Bury { error: cut(error) },
+        Outcome::Retry { after, error } => Outcome::Retry { after, error: truncate(error) },
+        Outcome::Bury { error } => Outcome::Bury { error: truncate(error) },
         other => other,
     }
 }
 
-/// A job that keeps taking its process down is not given another one.
+/// Buries a job that has crashed its process too often.
 pub(crate) fn check_crash_limit(held: &HeldJob, max_crashes: u32) -> Option<Outcome> {
     let crashes = held.crashes;
     (crashes > max_crashes).then(|| {
         Outcome::bury(format!(
-            "its process died {crashes} times while it ran (at most {max_crashes} are allowed): not started again"
+            "its process died {crashes} times while it ran (at most {max_crashes} crashes are allowed)"
         ))
     })
 }
 
-/// Another version of the program may know it. It waits as long as it has waited so far, within bounds.
+/// Releases a job without a handler: another version of the program may have one. The delay equals the job's age,
+/// within bounds.
 pub(crate) fn defer_unknown_kind(age: Duration) -> Outcome {
     Outcome::release(age.clamp(UNKNOWN_KIND_DELAY_MIN, UNKNOWN_KIND_DELAY_MAX))
 }
 
-/// Another attempt later, unless this was the last one.
+/// Retries the job, or buries it after its last attempt.
 pub(crate) fn retry_or_bury(held: &HeldJob, retry: Retry, after: Option<Duration>, error: String) -> Outcome {
     let failed = held.attempt();
     if failed >= held.job.max_attempts {
@@ -221,7 +224,7 @@ pub(crate) fn retry_or_bury(held: &HeldJob, retry: Retry, after: Option<Duration
     Outcome::Retry { after, error }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message").to_owned()

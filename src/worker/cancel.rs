@@ -1,15 +1,15 @@
-//! Whether an attempt should end, and why: said once, heard by everybody who waits for it.
+//! Cancellation of an attempt: set once, and seen by current and later waiters.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::Notify;
 
-/// How far it goes: the one for good stands above the other, and none is taken back.
+/// Levels of cancellation. The level only rises: a cancelled job includes a cancelled attempt.
 const ATTEMPT_CANCELLED: u8 = 1;
 const JOB_CANCELLED: u8 = 2;
 
-/// Tells an attempt that it should end.
+/// Signals an attempt that it should end.
 #[derive(Default)]
 pub(crate) struct Cancellation {
     level: AtomicU8,
@@ -17,12 +17,12 @@ pub(crate) struct Cancellation {
 }
 
 impl Cancellation {
-    /// The attempt should end: another node has the job, or it was cancelled. Answers whether that is news.
+    /// Cancels the attempt: another node has the job, or it was cancelled. Returns `false` if it was cancelled before.
     pub(crate) fn cancel_attempt(&self) -> bool {
         self.raise_level(ATTEMPT_CANCELLED) == 0
     }
 
-    /// Nobody wants the job any more.
+    /// Cancels the job: it is buried and not retried.
     pub(crate) fn cancel_job(&self) {
         self.raise_level(JOB_CANCELLED);
     }
@@ -43,23 +43,23 @@ impl Cancellation {
         self.wait_for_level(JOB_CANCELLED).await;
     }
 
-    /// What was said before.
+    /// Raises the level and returns the previous one.
     fn raise_level(&self, to: u8) -> u8 {
         let before = self.level.fetch_max(to, Ordering::SeqCst);
         self.changed.notify_waiters();
         before
     }
 
-    async fn wait_for_level(&self, least: u8) {
-        let mut news = pin!(self.changed.notified());
+    async fn wait_for_level(&self, level: u8) {
+        let mut changed = pin!(self.changed.notified());
         loop {
-            // First in line, then a look: what is said in between is not missed.
-            news.as_mut().enable();
-            if self.level.load(Ordering::SeqCst) >= least {
+            // Registers before it checks, so that no change is missed.
+            changed.as_mut().enable();
+            if self.level.load(Ordering::SeqCst) >= level {
                 return;
             }
-            news.as_mut().await;
-            news.set(self.changed.notified());
+            changed.as_mut().await;
+            changed.set(self.changed.notified());
         }
     }
 }
@@ -78,11 +78,11 @@ mod tests {
             tokio::spawn(async move { cancel.job_cancelled().await })
         });
         tokio::task::yield_now().await;
-        assert!(cancel.cancel_attempt() && !cancel.cancel_attempt(), "news once");
+        assert!(cancel.cancel_attempt() && !cancel.cancel_attempt(), "reported once");
         assert!(cancel.is_cancelled() && !cancel.is_job_cancelled());
         cancel.cancel_job();
         for waiter in waiting {
-            waiter.await.expect("heard");
+            waiter.await.expect("is woken");
         }
         cancel.cancelled().await;
         cancel.job_cancelled().await;

@@ -1,4 +1,4 @@
-//! What the loop asks of the store, and what it makes of the answers.
+//! The requests of the run loop to the store, and the handling of their replies.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::worker::in_flight::FinishedAttempt;
 use crate::worker::queue_state::{CLAIM_AHEAD_MIN, divide_slots};
 use crate::worker::run_loop::WorkerLoop;
 
-/// How often ended jobs are looked through for those past their time.
+/// Interval between prunes of finished jobs past their keep time.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
-/// Of idle nodes that wait for the same moment, each looks so much later than the one before.
+/// Stagger between idle nodes that wait for the same due time.
 const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
-/// The first wait after the store has failed; doubles up to a third of the lease.
+/// The first delay after a store failure; doubles up to a third of the lease.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Outcomes that may wait for the store; beyond that no job is claimed.
+/// Maximum unsettled outcomes; beyond that no job is claimed.
 const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
 
-/// An answer of the store.
+/// A reply of the store.
 pub(super) enum StoreReply {
     Claimed(usize, ClaimPurpose, Instant, Result<ClaimReply>),
     Settled(usize, Vec<FinishedAttempt>, Instant, Result<Vec<JobId>>),
@@ -37,36 +37,36 @@ pub(super) enum StoreReply {
     TicksFired(usize, Result<TickReport>),
 }
 
-/// What a claim is for.
+/// The purpose of a claim.
 #[derive(Clone, Copy)]
 pub(super) enum ClaimPurpose {
-    /// So many jobs, also those of a node that may be dead.
+    /// Claims this many jobs, including those of a node that may be dead.
     TakeJobs(usize, Option<NodeId>),
-    /// Everything we hold: the answer to a claim was lost, or the counts differ.
+    /// Lists all jobs this node holds: the reply to a claim was lost, or the counts differ.
     Resync,
-    /// No job: we have no room, and a push should wake somebody else.
+    /// Claims nothing: this node has no free slot, and a push should wake another one.
     LeaveIdleList,
 }
 
 impl ClaimPurpose {
-    /// Slots that its answer may fill.
+    /// Returns the number of slots that the reply may fill.
     fn reserved_slots(self) -> usize {
         if let ClaimPurpose::TakeJobs(max, _) = self { max } else { 0 }
     }
 }
 
 impl WorkerLoop {
-    /// Sends whatever can be sent now.
+    /// Sends all requests that can be sent now.
     pub(super) fn send_requests(&mut self) {
         let now = clock::monotonic_now();
         self.handle_deadlines(now);
         let stopping = self.grace_until.is_some();
-        for at in 0..self.queues.len() {
-            let lane = &self.queues[at];
-            match lane.needs_resync && lane.can_claim(now) && !stopping {
-                // What we hold can be told exactly only while no outcome is under way.
-                true if !lane.outcomes.has_in_flight() => self.send_claim(at, ClaimPurpose::Resync),
-                false if !lane.resync_in_flight => self.flush_outcomes(at, now),
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            match queue.needs_resync && queue.can_claim(now) && !stopping {
+                // The list of held jobs is only exact while no outcome is in flight.
+                true if !queue.outcomes.has_in_flight() => self.send_claim(index, ClaimPurpose::Resync),
+                false if !queue.resync_in_flight => self.flush_outcomes(index, now),
                 _ => {}
             }
         }
@@ -78,27 +78,26 @@ impl WorkerLoop {
         self.leave_idle_lists(now);
     }
 
-    /// Where there is room for many, they are asked for before those run that have just been claimed: the store answers
-    /// while they do.
+    /// Sends large claims before the jobs of the previous claim run, so that the store works in the meantime.
     pub(super) fn claim_ahead(&mut self) {
         let now = clock::monotonic_now();
-        let many = self.in_flight.unpolled_count() > 0
-            && self.queues.iter().any(|lane| lane.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
-        if many && self.grace_until.is_none() {
+        let has_many = self.in_flight.unpolled_count() > 0
+            && self.queues.iter().any(|queue| queue.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
+        if has_many && self.grace_until.is_none() {
             self.claim_jobs(now);
             self.handle_ready_replies();
         }
     }
 
-    /// Sends what was asked for, and takes what is answered already: what one commit of the store has answered is taken together.
+    /// Sends new requests and handles all replies that have arrived: those of one commit arrive together.
     pub(super) fn handle_ready_replies(&mut self) {
-        while let Some(Some(answered)) = self.requests.next().now_or_never() {
-            self.handle_store_reply(answered);
+        while let Some(Some(reply)) = self.requests.next().now_or_never() {
+            self.handle_store_reply(reply);
         }
     }
 
     pub(super) fn free_slots(&self) -> usize {
-        let busy: usize = self.queues.iter().map(|lane| lane.running + lane.reserved_slots).sum();
+        let busy: usize = self.queues.iter().map(|queue| queue.running + queue.reserved_slots).sum();
         self.settings.concurrency.saturating_sub(busy)
     }
 
@@ -106,269 +105,271 @@ impl WorkerLoop {
         if self.pending_outcomes() >= UNSETTLED_MAX || self.quiet {
             return;
         }
-        let rooms: Vec<_> = self.queues.iter().map(|lane| (lane.jobs_to_claim(now), lane.weight)).collect();
-        let handed: usize = self.queues.iter().map(|lane| lane.delivered.len()).sum();
-        for (at, max) in divide_slots(&rooms, self.free_slots().saturating_sub(handed), fastrand::f64()) {
-            let suspect = self.queues[at].suspects.pop();
+        let wanted: Vec<_> = self.queues.iter().map(|queue| (queue.jobs_to_claim(now), queue.weight)).collect();
+        let delivered: usize = self.queues.iter().map(|queue| queue.delivered.len()).sum();
+        for (index, max) in divide_slots(&wanted, self.free_slots().saturating_sub(delivered), fastrand::f64()) {
+            let suspect = self.queues[index].suspects.pop();
             self.send_claim(
-                at,
-                ClaimPurpose::TakeJobs(max.min(CLAIM_MAX).min(self.queues[at].claim_size_max()), suspect),
+                index,
+                ClaimPurpose::TakeJobs(max.min(CLAIM_MAX).min(self.queues[index].claim_size_max()), suspect),
             );
         }
     }
 
-    /// A node that cannot take a job must not stand in the way of those that can.
+    /// Removes this node from idle lists if it has no free slot, so that pushes wake other nodes.
     fn leave_idle_lists(&mut self, now: Instant) {
-        // By what runs, not by what is asked for: an empty answer gives its slots back at once.
-        let running: usize = self.queues.iter().map(|lane| lane.running).sum();
+        // Reserved slots do not count: an empty reply frees them at once.
+        let running: usize = self.queues.iter().map(|queue| queue.running).sum();
         let none_free = self.grace_until.is_some() || self.quiet || running >= self.settings.concurrency;
-        for at in 0..self.queues.len() {
-            let lane = &self.queues[at];
-            if lane.on_idle_list && lane.can_claim(now) && (none_free || lane.running >= lane.limit) {
-                self.send_claim(at, ClaimPurpose::LeaveIdleList);
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            if queue.on_idle_list && queue.can_claim(now) && (none_free || queue.running >= queue.limit) {
+                self.send_claim(index, ClaimPurpose::LeaveIdleList);
             }
         }
     }
 
-    fn send_claim(&mut self, at: usize, ask: ClaimPurpose) {
-        let lane = &mut self.queues[at];
-        let max = ask.reserved_slots();
-        let suspect = if let ClaimPurpose::TakeJobs(_, suspect) = ask { suspect } else { None };
-        let redo = matches!(ask, ClaimPurpose::Resync);
-        // A wake that comes while the claim is under way must not be taken for one that it has answered.
-        lane.maybe_ready = false;
-        // Whoever asks what it holds stays on the list of those who wait.
-        lane.on_idle_list &= redo;
-        lane.resync_in_flight |= redo;
-        lane.check_at = None;
-        lane.claims_in_flight += 1;
-        lane.reserved_slots += max;
-        let claim = Claim { queue: lane.name.clone(), max, resync: redo, suspect, kinds: self.kinds.clone() };
+    fn send_claim(&mut self, index: usize, purpose: ClaimPurpose) {
+        let queue = &mut self.queues[index];
+        let max = purpose.reserved_slots();
+        let suspect = if let ClaimPurpose::TakeJobs(_, suspect) = purpose { suspect } else { None };
+        let resync = matches!(purpose, ClaimPurpose::Resync);
+        // A wake that arrives while the claim is in flight must not be taken for one that the claim has covered.
+        queue.maybe_ready = false;
+        // A resync does not remove the node from the idle list.
+        queue.on_idle_list &= resync;
+        queue.resync_in_flight |= resync;
+        queue.check_at = None;
+        queue.claims_in_flight += 1;
+        queue.reserved_slots += max;
+        let claim = Claim { queue: queue.name.clone(), max, resync, suspect, kinds: self.kinds.clone() };
         let (store, node) = (self.store.clone(), self.node.id);
         let sent = clock::monotonic_now();
-        let claimed = async move { store.claim(node, claim).await };
-        // An answer with many is read beside this loop, not in it.
-        let ahead = max >= CLAIM_AHEAD_MIN;
+        let request = async move { store.claim(node, claim).await };
+        // A large reply is decoded in a separate task, not in the loop.
+        let is_large = max >= CLAIM_AHEAD_MIN;
         self.requests.push(Box::pin(async move {
-            let claimed = if ahead { spawn_claim(claimed).await } else { claimed.await };
-            StoreReply::Claimed(at, ask, sent, claimed)
+            let reply = if is_large { spawn_claim(request).await } else { request.await };
+            StoreReply::Claimed(index, purpose, sent, reply)
         }));
     }
 
     fn prune_queues(&mut self, now: Instant) {
-        for (at, lane) in self.queues.iter_mut().enumerate() {
-            let due = *lane.prune_at.get_or_insert(now + PRUNE_INTERVAL) <= now;
-            if !due && lane.done_since_prune < PRUNE_MAX {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let due = *queue.prune_at.get_or_insert(now + PRUNE_INTERVAL) <= now;
+            if !due && queue.done_since_prune < PRUNE_MAX {
                 continue;
             }
-            lane.done_since_prune = 0;
-            lane.prune_at = Some(now + PRUNE_INTERVAL);
-            let (store, queue, done_max) = (self.store.clone(), lane.name.clone(), self.settings.keep_done_max);
-            self.requests.push(Box::pin(async move { StoreReply::Pruned(at, store.prune(&queue, done_max).await) }));
+            queue.done_since_prune = 0;
+            queue.prune_at = Some(now + PRUNE_INTERVAL);
+            let (store, name, done_max) = (self.store.clone(), queue.name.clone(), self.settings.keep_done_max);
+            self.requests.push(Box::pin(async move { StoreReply::Pruned(index, store.prune(&name, done_max).await) }));
         }
     }
 
-    pub(super) fn handle_store_reply(&mut self, answered: StoreReply) {
+    pub(super) fn handle_store_reply(&mut self, reply: StoreReply) {
         self.begin_stop_if_requested();
-        match answered {
-            StoreReply::Claimed(at, ask, sent, claimed) => {
-                let lane = &mut self.queues[at];
-                lane.claims_in_flight -= 1;
-                lane.reserved_slots -= ask.reserved_slots();
-                lane.resync_in_flight &= !matches!(ask, ClaimPurpose::Resync);
-                match claimed {
-                    Ok(claimed) => self.handle_claim_reply(at, ask, sent, claimed),
-                    Err(error) => self.handle_claim_error(at, ask, &error),
+        match reply {
+            StoreReply::Claimed(index, purpose, sent, reply) => {
+                let queue = &mut self.queues[index];
+                queue.claims_in_flight -= 1;
+                queue.reserved_slots -= purpose.reserved_slots();
+                queue.resync_in_flight &= !matches!(purpose, ClaimPurpose::Resync);
+                match reply {
+                    Ok(reply) => self.handle_claim_reply(index, purpose, sent, reply),
+                    Err(error) => self.handle_claim_error(index, purpose, &error),
                 }
             }
-            StoreReply::Settled(at, batch, since, Ok(lost)) => {
-                self.settle_duration_avg = (self.settle_duration_avg * 7 + (clock::monotonic_now() - since)) / 8;
-                self.handle_settle_reply(at, batch, &lost);
+            StoreReply::Settled(index, batch, sent, Ok(lost)) => {
+                self.settle_duration_avg = (self.settle_duration_avg * 7 + (clock::monotonic_now() - sent)) / 8;
+                self.handle_settle_reply(index, batch, &lost);
             }
-            StoreReply::Settled(at, batch, _, Err(error)) => self.handle_settle_error(at, batch, &error),
-            // More to prune: at the next turn.
-            StoreReply::Pruned(at, Ok(PRUNE_MAX)) => self.queues[at].done_since_prune = PRUNE_MAX,
+            StoreReply::Settled(index, batch, _, Err(error)) => self.handle_settle_error(index, batch, &error),
+            // There is more to prune: continue in the next turn.
+            StoreReply::Pruned(index, Ok(PRUNE_MAX)) => self.queues[index].done_since_prune = PRUNE_MAX,
             StoreReply::Pruned(_, Ok(_)) => {}
-            StoreReply::TicksFired(at, ticked) => self.handle_tick_report(at, ticked),
+            StoreReply::TicksFired(index, report) => self.handle_tick_report(index, report),
             StoreReply::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
         }
     }
 
-    fn handle_claim_reply(&mut self, at: usize, ask: ClaimPurpose, sent: Instant, claimed: ClaimReply) {
-        let lane = &mut self.queues[at];
-        lane.claim_failures = 0;
-        lane.claim_not_before = None;
-        match ask {
+    fn handle_claim_reply(&mut self, index: usize, purpose: ClaimPurpose, sent: Instant, reply: ClaimReply) {
+        let queue = &mut self.queues[index];
+        queue.claim_failures = 0;
+        queue.claim_not_before = None;
+        match purpose {
             ClaimPurpose::TakeJobs(max, suspect) => {
-                self.schedule_next_check(at, sent, &claimed);
-                self.start_claimed(at, max, suspect, claimed);
+                self.schedule_next_check(index, sent, &reply);
+                self.start_claimed(index, max, suspect, reply);
             }
-            ClaimPurpose::LeaveIdleList => lane.maybe_ready = true,
+            ClaimPurpose::LeaveIdleList => queue.maybe_ready = true,
             ClaimPurpose::Resync => {
-                lane.needs_resync = false;
-                lane.maybe_ready = true;
-                self.reconcile_held(at, claimed);
+                queue.needs_resync = false;
+                queue.maybe_ready = true;
+                self.reconcile_held(index, reply);
             }
         }
     }
 
-    /// When to look again. The answer counts from the store's moment, which lies between the question and now.
-    fn schedule_next_check(&mut self, at: usize, sent: Instant, claimed: &ClaimReply) {
+    /// Schedules the next claim. Delays in the reply count from the store's time, which lies between request and reply.
+    fn schedule_next_check(&mut self, index: usize, sent: Instant, reply: &ClaimReply) {
         let now = clock::monotonic_now();
-        let ago = self.settings.duly.options.clock.now().duration_since(claimed.now).unwrap_or_default();
-        let moment = now - ago.min(now - sent);
-        let later = IDLE_RANK_STAGGER * claimed.idle_rank;
-        self.queues[at].check_at = claimed.next_due.map(|due| moment + due + later);
-        self.queues[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
-        self.queues[at].tick_due = claimed.next_tick.is_some_and(|tick| tick.is_zero());
+        let age = self.settings.duly.options.clock.now().duration_since(reply.now).unwrap_or_default();
+        let replied_at = now - age.min(now - sent);
+        let stagger = IDLE_RANK_STAGGER * reply.idle_rank;
+        self.queues[index].check_at = reply.next_due.map(|due| replied_at + due + stagger);
+        self.queues[index].tick_at = reply.next_tick.map(|tick| replied_at + tick + stagger);
+        self.queues[index].tick_due = reply.next_tick.is_some_and(|tick| tick.is_zero());
     }
 
-    fn start_claimed(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: ClaimReply) {
-        let lane = &mut self.queues[at];
-        lane.count_check.record_changes(claimed.jobs.len() as u64);
-        metrics::record_claimed(&lane.name, claimed.jobs.len());
-        metrics::record_taken_back(&lane.name, claimed.taken_back);
-        if !claimed.jobs.is_empty() {
-            let lateness = metrics::lateness_histogram(&lane.name);
-            for held in &claimed.jobs {
-                lateness.record(claimed.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
+    fn start_claimed(&mut self, index: usize, max: usize, suspect: Option<NodeId>, reply: ClaimReply) {
+        let queue = &mut self.queues[index];
+        queue.count_check.record_changes(reply.jobs.len() as u64);
+        metrics::record_claimed(&queue.name, reply.jobs.len());
+        metrics::record_taken_back(&queue.name, reply.taken_back);
+        if !reply.jobs.is_empty() {
+            let lateness = metrics::lateness_histogram(&queue.name);
+            for held in &reply.jobs {
+                lateness.record(reply.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
             }
         }
         if let Some(suspect) = suspect {
-            if claimed.suspect_has_more {
-                lane.suspects.push(suspect);
+            if reply.suspect_has_more {
+                queue.suspects.push(suspect);
             }
-            if claimed.taken_back > 0 {
-                self.has_suspects &= claimed.suspect_has_more;
-                self.settings.emit(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
+            if reply.taken_back > 0 {
+                self.has_suspects &= reply.suspect_has_more;
+                self.settings.emit(&Event::TakenBack { node: suspect, jobs: reply.taken_back });
             }
         }
-        // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
-        lane.last_claim_was_full = claimed.jobs.len() == max;
-        lane.on_idle_list = !lane.last_claim_was_full && !claimed.has_more;
-        lane.maybe_ready |= !lane.on_idle_list || !lane.suspects.is_empty();
-        for held in claimed.jobs {
-            self.start_or_release(at, held, claimed.now);
+        // A full reply removes the node from the idle list: it must claim again once it has room.
+        queue.last_claim_was_full = reply.jobs.len() == max;
+        queue.on_idle_list = !queue.last_claim_was_full && !reply.has_more;
+        queue.maybe_ready |= !queue.on_idle_list || !queue.suspects.is_empty();
+        for held in reply.jobs {
+            self.start_or_release(index, held, reply.now);
         }
     }
 
-    /// A push has put this job into our hands.
+    /// Accepts a job that a push delivered to this node.
     pub(super) fn add_delivered(&mut self, held: HeldJob) {
-        if let Some(lane) = self.queues.iter_mut().find(|lane| lane.name == held.job.queue) {
-            lane.count_check.record_changes(1);
-            // That took us off the list of those who wait.
-            lane.on_idle_list = false;
-            lane.maybe_ready = true;
-            metrics::record_claimed(&lane.name, 1);
-            let late = self.store.now().duration_since(held.due).unwrap_or_default();
-            metrics::lateness_histogram(&lane.name).record(late.as_secs_f64());
-            lane.delivered.push(held);
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.name == held.job.queue) {
+            queue.count_check.record_changes(1);
+            // The delivery has removed this node from the idle list.
+            queue.on_idle_list = false;
+            queue.maybe_ready = true;
+            metrics::record_claimed(&queue.name, 1);
+            let lateness = self.store.now().duration_since(held.due).unwrap_or_default();
+            metrics::lateness_histogram(&queue.name).record(lateness.as_secs_f64());
+            queue.delivered.push(held);
         }
     }
 
-    /// Starts what was put into our hands.
+    /// Starts delivered jobs, or releases them if there is no free slot.
     pub(super) fn start_delivered(&mut self) {
-        for at in 0..self.queues.len() {
-            for held in std::mem::take(&mut self.queues[at].delivered) {
-                self.start_delivered_job(at, held);
+        for index in 0..self.queues.len() {
+            for held in std::mem::take(&mut self.queues[index].delivered) {
+                self.start_delivered_job(index, held);
             }
         }
     }
 
-    fn start_delivered_job(&mut self, at: usize, held: HeldJob) {
-        let lane = &self.queues[at];
-        if held.fence <= lane.highest_reported_fence && self.is_known_claim(at, (held.job.id, held.fence)) {
+    fn start_delivered_job(&mut self, index: usize, held: HeldJob) {
+        let queue = &self.queues[index];
+        if held.fence <= queue.highest_reported_fence && self.is_known_claim(index, (held.job.id, held.fence)) {
             return;
         }
-        let room = self.free_slots() > 0 && lane.running + lane.reserved_slots < lane.limit && !self.quiet;
-        // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
-        let wait = lane.claims_in_flight > 0 && (lane.resync_in_flight || !room);
-        if wait {
-            return self.queues[at].delivered.push(held);
+        let has_room = self.free_slots() > 0 && queue.running + queue.reserved_slots < queue.limit && !self.quiet;
+        // A resync in flight may already list the job, and slots reserved by a claim are free if it finds nothing.
+        let must_wait = queue.claims_in_flight > 0 && (queue.resync_in_flight || !has_room);
+        if must_wait {
+            return self.queues[index].delivered.push(held);
         }
-        // A connection that is given up and its successor may both have listened: of two words of one job one counts.
-        self.queues[at].highest_reported_fence = held.fence.max(self.queues[at].highest_reported_fence);
-        match room {
-            true => self.start_or_release(at, held, self.store.now()),
-            false => self.release_unstarted(at, held, Duration::ZERO, "given to this node when it had no room"),
+        // A connection and its successor may both deliver the same job: only one of the two deliveries counts.
+        self.queues[index].highest_reported_fence = held.fence.max(self.queues[index].highest_reported_fence);
+        match has_room {
+            true => self.start_or_release(index, held, self.store.now()),
+            false => self.release_unstarted(index, held, Duration::ZERO, "delivered to this node without a free slot"),
         }
     }
 
-    /// Whether the store has told us of this job before, when we asked what we hold.
-    fn is_known_claim(&self, at: usize, name: (JobId, Fence)) -> bool {
-        self.queues[at].outcomes.contains(name)
-            || self.in_flight.claim_keys(at).contains(&name)
-            || self.recent_outcomes.find(name).is_some()
+    /// Returns whether this claim is known here: running, finished or settled recently.
+    fn is_known_claim(&self, index: usize, key: (JobId, Fence)) -> bool {
+        self.queues[index].outcomes.contains(key)
+            || self.in_flight.claim_keys(index).contains(&key)
+            || self.recent_outcomes.find(key).is_some()
     }
 
-    /// Starts what was claimed, unless it must wait.
-    fn start_or_release(&mut self, at: usize, held: HeldJob, now: std::time::SystemTime) {
+    /// Starts a claimed job, or releases it if it must not run now.
+    fn start_or_release(&mut self, index: usize, held: HeldJob, now: std::time::SystemTime) {
         let suspected = (CRASH_SUSPECT_MIN..=self.settings.max_crashes).contains(&held.crashes);
-        let under_suspicion = if suspected { self.in_flight.crash_suspect_elapsed() } else { None };
-        let (after, why) = match (self.grace_until, under_suspicion) {
-            // Claimed too late: for others to run.
+        let suspect_elapsed = if suspected { self.in_flight.crash_suspect_elapsed() } else { None };
+        let (after, reason) = match (self.grace_until, suspect_elapsed) {
             (Some(_), _) => (Duration::ZERO, "claimed while the worker was stopping"),
-            (None, _) if self.quiet => (Duration::ZERO, "claimed while the worker was told to claim no more"),
-            // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
-            (None, Some(ran)) => {
-                (ran.clamp(QUARANTINE_DELAY_MIN, QUARANTINE_DELAY_MAX), "waits for another that may crash its process")
-            }
-            (None, None) => return self.start_attempt(at, held, now),
+            (None, _) if self.quiet => (Duration::ZERO, "claimed while the worker was quiet"),
+            // All jobs that ran during a crash are suspects. They run one by one, so that the next crash
+            // identifies the cause.
+            (None, Some(elapsed)) => (
+                elapsed.clamp(QUARANTINE_DELAY_MIN, QUARANTINE_DELAY_MAX),
+                "waits for another job that may crash its process",
+            ),
+            (None, None) => return self.start_attempt(index, held, now),
         };
-        self.release_unstarted(at, held, after, why);
+        self.release_unstarted(index, held, after, reason);
     }
 
-    fn release_unstarted(&mut self, at: usize, held: HeldJob, after: Duration, why: &'static str) {
-        let released = FinishedAttempt::without_run(at, held, Outcome::release(after));
-        self.queues[at].outcomes.add(FinishedAttempt { reason: Some(why), ..released });
+    fn release_unstarted(&mut self, index: usize, held: HeldJob, after: Duration, reason: &'static str) {
+        let released = FinishedAttempt::without_run(index, held, Outcome::release(after));
+        self.queues[index].outcomes.add(FinishedAttempt { reason: Some(reason), ..released });
     }
 
-    /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
-    fn reconcile_held(&mut self, at: usize, claimed: ClaimReply) {
-        let name = |held: &HeldJob| (held.job.id, held.fence);
-        let theirs: HashSet<_> = claimed.jobs.iter().map(name).collect();
-        self.queues[at].highest_reported_fence =
-            theirs.iter().map(|(_, fence)| *fence).fold(self.queues[at].highest_reported_fence, Fence::max);
-        let ours: HashSet<_> = self.in_flight.claim_keys(at).into_iter().collect();
+    /// Compares the held jobs listed by the store with our own: starts unknown jobs, cancels attempts that lost theirs.
+    fn reconcile_held(&mut self, index: usize, reply: ClaimReply) {
+        let key = |held: &HeldJob| (held.job.id, held.fence);
+        let theirs: HashSet<_> = reply.jobs.iter().map(key).collect();
+        self.queues[index].highest_reported_fence =
+            theirs.iter().map(|(_, fence)| *fence).fold(self.queues[index].highest_reported_fence, Fence::max);
+        let ours: HashSet<_> = self.in_flight.claim_keys(index).into_iter().collect();
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.in_flight.cancel_lost_job(*job) {
                 self.lost_reported.insert(*job);
                 self.settings.emit(&Event::Lost { id: job.0 });
             }
         }
-        let waiting: HashSet<_> = self.queues[at].delivered.iter().map(name).collect();
-        for held in claimed.jobs {
-            let known = self.queues[at].outcomes.contains(name(&held)) || waiting.contains(&name(&held));
-            if known || ours.contains(&name(&held)) {
+        let waiting: HashSet<_> = self.queues[index].delivered.iter().map(key).collect();
+        for held in reply.jobs {
+            let is_known = self.queues[index].outcomes.contains(key(&held)) || waiting.contains(&key(&held));
+            if is_known || ours.contains(&key(&held)) {
                 continue;
             }
-            match self.recent_outcomes.find(name(&held)) {
+            match self.recent_outcomes.find(key(&held)) {
                 Some((outcome, result)) => {
-                    let ended = FinishedAttempt::without_run(at, held, outcome);
-                    self.queues[at].outcomes.add(FinishedAttempt { result, is_resend: true, ..ended });
+                    let finished = FinishedAttempt::without_run(index, held, outcome);
+                    self.queues[index].outcomes.add(FinishedAttempt { result, is_resend: true, ..finished });
                 }
-                None => self.start_or_release(at, held, claimed.now),
+                None => self.start_or_release(index, held, reply.now),
             }
         }
     }
 
-    fn handle_claim_error(&mut self, at: usize, ask: ClaimPurpose, error: &Error) {
-        let again_in = self.backoff_delay(self.queues[at].claim_failures);
-        let lane = &mut self.queues[at];
-        lane.claim_failures = lane.claim_failures.saturating_add(1);
-        lane.maybe_ready = true;
-        lane.claim_not_before = Some(clock::monotonic_now() + again_in);
-        // Whatever was sent may have been carried out.
-        lane.needs_resync |= matches!(ask, ClaimPurpose::Resync) || matches!(error, Error::Unknown { .. });
-        self.report_store_failure("claim", error, again_in);
+    fn handle_claim_error(&mut self, index: usize, purpose: ClaimPurpose, error: &Error) {
+        let retry_in = self.backoff_delay(self.queues[index].claim_failures);
+        let queue = &mut self.queues[index];
+        queue.claim_failures = queue.claim_failures.saturating_add(1);
+        queue.maybe_ready = true;
+        queue.claim_not_before = Some(clock::monotonic_now() + retry_in);
+        // The claim may have been applied.
+        queue.needs_resync |= matches!(purpose, ClaimPurpose::Resync) || matches!(error, Error::Unknown { .. });
+        self.report_store_failure("claim", error, retry_in);
     }
 
-    pub(super) fn report_store_failure(&self, op: &str, error: &Error, again_in: Duration) {
-        tracing::warn!(op, %error, ?again_in, "the store failed");
-        self.settings.emit(&Event::StoreFailed { error, retry_in: again_in });
+    pub(super) fn report_store_failure(&self, op: &str, error: &Error, retry_in: Duration) {
+        tracing::warn!(op, %error, ?retry_in, "request to the store failed");
+        self.settings.emit(&Event::StoreFailed { error, retry_in });
     }
 
-    /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
+    /// Returns a delay that doubles per failure, with full jitter. It stays below a third of the lease, so that a short
+    /// outage does not cost the lease.
     pub(super) fn backoff_delay(&self, failures: u32) -> Duration {
         let max = (self.node.lease / 3).max(BACKOFF_MIN);
         let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
@@ -376,8 +377,8 @@ impl WorkerLoop {
     }
 }
 
-/// Carries out a claim as a task of its own, for as long as anybody waits for it.
+/// Runs a claim in a separate task, which is aborted if the caller is dropped.
 async fn spawn_claim(claim: impl Future<Output = Result<ClaimReply>> + Send + 'static) -> Result<ClaimReply> {
     let task = AbortOnDropHandle::new(tokio::spawn(claim));
-    task.await.unwrap_or_else(|gone| Err(Error::Unknown { op: "claim", source: Some(gone.into()) }))
+    task.await.unwrap_or_else(|error| Err(Error::Unknown { op: "claim", source: Some(error.into()) }))
 }

@@ -1,6 +1,6 @@
-//! Cron: at a tick of a queue this node works, its rules are read, what to push is worked out, and the store asked to do it.
+//! Fires cron rules. When a tick is due, a worker reads the rules of the queue, plans the jobs and pushes them.
 //!
-//! No node is special. Each that has time looks at the tick, and the store lets the first one fire it.
+//! No node is special: every idle worker checks due ticks, and the store lets the first one fire them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,152 +16,152 @@ use crate::store::{ChangeResult, ChangeTarget, CronFiring, CronFiringResult, Cro
 use crate::worker::queue_state::QueueState;
 use crate::worker::run_loop::WorkerLoop;
 
-/// After a look that has changed nothing although a tick is due, the next one waits so long.
+/// Delay after a check that fired nothing although a tick was due.
 const NOTHING_FIRED_DELAY: Duration = Duration::from_secs(1);
-/// After a look that came before the tick, the next one waits so long at least: a test may have stopped the clock.
+/// Minimum delay after a check before the tick was due: a test may have stopped the clock.
 const EARLY_CHECK_DELAY: Duration = Duration::from_micros(200);
-/// Others were quicker with every tick of a batch: let them, for a moment of at most this length.
+/// Maximum delay after a batch in which other nodes had fired every tick.
 const LOST_RACE_DELAY_MAX: Duration = Duration::from_millis(20);
-/// Most rules that are remembered as free to go on; others are found again after a while.
+/// Maximum unblocked rules to remember; others are found by a later check.
 const UNBLOCKED_RULES_MAX: usize = 1_000;
 
-/// What came of a look at the ticks of a queue.
+/// The result of a check of the ticks of a queue.
 pub(super) struct TickReport {
-    /// How many rules had a tick due, and how many of those were fired here.
+    /// How many rules had a due tick, and how many of those this node fired.
     due_rules: usize,
     fired_rules: usize,
-    /// How long until there may be another.
+    /// Time until the next tick.
     next_tick: Option<Duration>,
-    /// Rules whose way has been cleared.
+    /// Rules with a blocking job that has been removed.
     unblocked_rules: Vec<String>,
 }
 
 impl QueueState {
-    /// When ticks should be fired next, as it looks at this moment.
+    /// Returns when to check ticks next.
     pub(super) fn next_fire_at(&self, now: Instant) -> Option<Instant> {
         let at = if self.unblocked_rules.is_empty() { self.tick_at } else { Some(now) };
         at.filter(|_| !self.fire_in_flight).map(|at| self.fire_not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
-    /// Whether the store has said that a tick is due, and it can be fired at this moment.
+    /// Returns whether the store has reported a due tick that can be fired now.
     pub(super) fn can_fire_due_tick(&self, now: Instant) -> bool {
         (self.tick_due || !self.unblocked_rules.is_empty()) && self.should_check_ticks(now)
     }
 
-    /// Whether ticks are to be looked at, at this moment.
+    /// Returns whether ticks should be checked now.
     pub(super) fn should_check_ticks(&self, now: Instant) -> bool {
         self.next_fire_at(now).is_some_and(|at| at <= now)
     }
 }
 
 impl WorkerLoop {
-    /// Fires what has come due in each queue.
+    /// Fires due ticks of every queue.
     pub(super) fn fire_ticks(&mut self, now: Instant) {
         if self.quiet {
             return;
         }
-        for (at, lane) in self.queues.iter_mut().enumerate() {
-            if !lane.should_check_ticks(now) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if !queue.should_check_ticks(now) {
                 continue;
             }
-            lane.fire_in_flight = true;
-            lane.tick_at = None;
-            let (queue, freed) = (lane.name.clone(), std::mem::take(&mut lane.unblocked_rules));
+            queue.fire_in_flight = true;
+            queue.tick_at = None;
+            let (name, unblocked) = (queue.name.clone(), std::mem::take(&mut queue.unblocked_rules));
             let (store, duly) = (self.store.clone(), self.settings.duly.clone());
             self.requests.push(Box::pin(async move {
-                crate::worker::claims::StoreReply::TicksFired(at, fire_batch(store, duly, &queue, freed).await)
+                crate::worker::claims::StoreReply::TicksFired(index, fire_batch(store, duly, &name, unblocked).await)
             }));
         }
     }
 
-    pub(super) fn handle_tick_report(&mut self, at: usize, ticked: Result<TickReport>) {
+    pub(super) fn handle_tick_report(&mut self, index: usize, report: Result<TickReport>) {
         let now = clock::monotonic_now();
-        let again_in = self.backoff_delay(self.queues[at].fire_failures);
-        let lane = &mut self.queues[at];
-        lane.fire_in_flight = false;
-        match ticked {
-            Ok(ticked) => {
-                lane.fire_failures = 0;
-                let again = ticked.next_tick.map(|tick| now + tick);
-                // A claim that was under way may have been told of an earlier one.
-                lane.tick_at = [lane.tick_at, again].into_iter().flatten().min();
-                lane.unblocked_rules.extend(ticked.unblocked_rules);
-                lane.maybe_ready |= ticked.fired_rules > 0;
-                lane.tick_due = ticked.next_tick.is_some_and(|tick| tick.is_zero());
-                lane.fire_not_before = match (ticked.due_rules, ticked.fired_rules) {
+        let retry_in = self.backoff_delay(self.queues[index].fire_failures);
+        let queue = &mut self.queues[index];
+        queue.fire_in_flight = false;
+        match report {
+            Ok(report) => {
+                queue.fire_failures = 0;
+                let next_tick = report.next_tick.map(|tick| now + tick);
+                // A claim in flight may have reported an earlier tick.
+                queue.tick_at = [queue.tick_at, next_tick].into_iter().flatten().min();
+                queue.unblocked_rules.extend(report.unblocked_rules);
+                queue.maybe_ready |= report.fired_rules > 0;
+                queue.tick_due = report.next_tick.is_some_and(|tick| tick.is_zero());
+                queue.fire_not_before = match (report.due_rules, report.fired_rules) {
                     (_, 1..) => None,
-                    (0, 0) => Some(now + if lane.tick_due { NOTHING_FIRED_DELAY } else { EARLY_CHECK_DELAY }),
+                    (0, 0) => Some(now + if queue.tick_due { NOTHING_FIRED_DELAY } else { EARLY_CHECK_DELAY }),
                     (_, 0) => Some(now + LOST_RACE_DELAY_MAX.mul_f64(fastrand::f64())),
                 };
             }
-            // A store without rules: nothing to fire, ever.
+            // The store does not support cron rules.
             Err(Error::Unsupported { .. }) => {}
             Err(error) => {
-                lane.fire_failures = lane.fire_failures.saturating_add(1);
-                (lane.tick_at, lane.tick_due) = (Some(now), true);
-                lane.fire_not_before = Some(now + again_in);
-                self.report_store_failure("fire_crons", &error, again_in);
+                queue.fire_failures = queue.fire_failures.saturating_add(1);
+                (queue.tick_at, queue.tick_due) = (Some(now), true);
+                queue.fire_not_before = Some(now + retry_in);
+                self.report_store_failure("fire_crons", &error, retry_in);
             }
         }
     }
 
-    /// A job has ended: if it was one of a rule that lets no two run at once, a tick may have waited for that.
-    pub(super) fn unblock_cron_rule(&mut self, lane: usize, unique: Option<&str>, outcome: &Outcome) {
-        let freed = &mut self.queues[lane].unblocked_rules;
+    /// Remembers the rule of a finished job if the rule forbids overlap: one of its ticks may have waited for the job.
+    pub(super) fn unblock_cron_rule(&mut self, queue_index: usize, unique: Option<&str>, outcome: &Outcome) {
+        let unblocked = &mut self.queues[queue_index].unblocked_rules;
         if let (Some(name), Outcome::Ack | Outcome::Bury { .. }) = (unique.and_then(rule_name_from_key), outcome)
-            && freed.len() < UNBLOCKED_RULES_MAX
+            && unblocked.len() < UNBLOCKED_RULES_MAX
         {
-            freed.push(name.to_owned());
+            unblocked.push(name.to_owned());
         }
     }
 }
 
-/// Reads what is due, works out what to push, and asks for it.
-async fn fire_batch(store: Arc<dyn Store>, duly: Duly, queue: &str, freed: Vec<String>) -> Result<TickReport> {
-    let due = store.due_crons(queue, &freed).await?;
+/// Reads the due rules, plans their jobs and fires one batch.
+async fn fire_batch(store: Arc<dyn Store>, duly: Duly, queue: &str, unblocked: Vec<String>) -> Result<TickReport> {
+    let due = store.due_crons(queue, &unblocked).await?;
     let planned =
-        due.rules.into_iter().filter_map(|record| plan_firing(&duly, &record, due.now).map(|fire| (record, fire)));
+        due.rules.into_iter().filter_map(|record| plan_firing(&duly, &record, due.now).map(|firing| (record, firing)));
     let planned = take_first_batch(planned);
     if planned.is_empty() {
         return Ok(TickReport { due_rules: 0, fired_rules: 0, next_tick: due.next_tick, unblocked_rules: Vec::new() });
     }
-    let (records, fires): (Vec<CronRecord>, Vec<CronFiring>) = planned.into_iter().unzip();
-    let answer = store.fire_crons(queue, fires).await?;
-    let mut ticked = TickReport {
+    let (records, firings): (Vec<CronRecord>, Vec<CronFiring>) = planned.into_iter().unzip();
+    let reply = store.fire_crons(queue, firings).await?;
+    let mut report = TickReport {
         due_rules: records.len(),
         fired_rules: 0,
-        next_tick: answer.next_tick,
+        next_tick: reply.next_tick,
         unblocked_rules: Vec::new(),
     };
-    for (record, fired) in records.into_iter().zip(answer.results) {
-        match fired {
-            CronFiringResult::Fired(_) => ticked.fired_rules += 1,
+    for (record, result) in records.into_iter().zip(reply.results) {
+        match result {
+            CronFiringResult::Fired(_) => report.fired_rules += 1,
             CronFiringResult::QueueFull => {
-                ticked.fired_rules += 1;
-                tracing::warn!(rule = record.rule.name, queue, "the queue is full: a tick has gone by without a job");
+                report.fired_rules += 1;
+                tracing::warn!(rule = record.rule.name, queue, "skipped a cron tick: the queue is full");
             }
             CronFiringResult::Waiting(job) => {
-                ticked.fired_rules += 1;
+                report.fired_rules += 1;
                 if record.rule.overlap == Overlap::Replace && remove_blocking_job(&store, &duly, job).await? {
-                    ticked.unblocked_rules.push(record.rule.name);
+                    report.unblocked_rules.push(record.rule.name);
                 }
             }
             CronFiringResult::Stale => {}
         }
     }
-    Ok(ticked)
+    Ok(report)
 }
 
-/// As many as go in one step, one at least: the others are still due, and come with the next.
+/// Takes as many firings as fit into one request, at least one. The others stay due.
 fn take_first_batch(planned: impl Iterator<Item = (CronRecord, CronFiring)>) -> Vec<(CronRecord, CronFiring)> {
     let (mut jobs, mut bytes) = (0, 0);
-    let mut fits = |(record, fire): &(CronRecord, CronFiring)| {
+    let mut fits = |(record, firing): &(CronRecord, CronFiring)| {
         let first = jobs == 0;
-        jobs += fire.jobs.len();
-        bytes += fire.jobs.len() * record.rule.args.len();
+        jobs += firing.jobs.len();
+        bytes += firing.jobs.len() * record.rule.args.len();
         first || (jobs <= FIRE_JOBS_MAX && bytes <= FIRE_BYTES_MAX)
     };
-    planned.take_while(|one| fits(one)).collect()
+    planned.take_while(|firing| fits(firing)).collect()
 }
 
 fn plan_firing(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> Option<CronFiring> {
@@ -169,23 +169,23 @@ fn plan_firing(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> 
     let schedule = match Schedule::parse_unchecked(&rule.pattern, &rule.tz) {
         Ok(schedule) => schedule,
         Err(error) => {
-            tracing::error!(name = rule.name, %error, "a cron rule cannot fire");
+            tracing::error!(rule = rule.name, %error, "cron rule cannot fire: invalid pattern or time zone");
             return None;
         }
     };
-    let mut fire = cron::plan_firing(&schedule, record, now)?;
-    for job in &mut fire.jobs {
+    let mut firing = cron::plan_firing(&schedule, record, now)?;
+    for job in &mut firing.jobs {
         job.keep.get_or_insert(duly.options.keep);
     }
-    Some(fire)
+    Some(firing)
 }
 
-/// Puts an end to the job that stands in the way of a tick. Answers whether the way is free; one that runs ends in a while.
+/// Removes or cancels the job that blocks a tick. Returns whether the tick is unblocked; a running job ends later.
 async fn remove_blocking_job(store: &Arc<dyn Store>, duly: &Duly, job: JobId) -> Result<bool> {
-    let waits = |record: &JobRecord| matches!(record.state, State::Ready | State::Scheduled);
+    let is_waiting = |record: &JobRecord| matches!(record.state, State::Ready | State::Scheduled);
     match store.get(job).await? {
-        // Only as it was seen: one that has ended meanwhile is nobody's to delete.
-        Some(record) if waits(&record) => {
+        // Only removed if unchanged: a job that has finished in the meantime must stay.
+        Some(record) if is_waiting(&record) => {
             let removed = store.remove_all(vec![ChangeTarget::from_record(&record)]).await?;
             if removed.first() != Some(&ChangeResult::Running) {
                 return Ok(true);
@@ -195,24 +195,24 @@ async fn remove_blocking_job(store: &Arc<dyn Store>, duly: &Duly, job: JobId) ->
         _ => return Ok(true),
     }
     let duly = duly.clone();
-    // Whoever runs it is told; if that fails, the tick goes on waiting and comes back to it.
+    // If the cancellation fails, the tick keeps waiting and tries again.
     tokio::spawn(async move {
         if let Err(error) = duly.cancel(job).await {
-            tracing::warn!(id = %job, %error, "a job that a cron rule replaces could not be cancelled");
+            tracing::warn!(id = %job, %error, "cannot cancel the job that a cron rule replaces");
         }
     });
     Ok(false)
 }
 
-/// Most steps in which what has come due is fired at a time, without a loop of ours.
+/// Maximum batches per call of [`fire_all_due_ticks`].
 const FIRE_BATCHES_MAX: usize = 100;
 
-/// Fires what has come due in a queue, for those who work it without a loop of ours.
+/// Fires all due ticks of a queue, for callers that work on it without a run loop.
 pub(crate) async fn fire_all_due_ticks(duly: &Duly, queue: &str) -> Result<()> {
     for _ in 0..FIRE_BATCHES_MAX {
         match fire_batch(duly.store.clone(), duly.clone(), queue, Vec::new()).await {
-            // What did not fit into one step is still due.
-            Ok(ticked) if ticked.fired_rules > 0 && ticked.next_tick.is_some_and(|tick| tick.is_zero()) => {}
+            // Ticks that did not fit into one request are still due.
+            Ok(report) if report.fired_rules > 0 && report.next_tick.is_some_and(|tick| tick.is_zero()) => {}
             Ok(_) | Err(Error::Unsupported { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What a worker tells while it works, and its sum at the end.
+//! Events of a running worker, and the summary of its run.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use crate::error::Error;
 use crate::job::{HeldJob, JobId, Outcome};
 use crate::node::NodeId;
 
-/// Something that happened in a worker, for whoever wants to show it.
+/// Something that happened in a worker.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The worker has joined under this identity and begins to claim.
+    /// The worker has joined and begins to claim.
     Joined {
-        /// Who it is.
+        /// The identity it runs under.
         node: NodeId,
     },
-    /// An attempt begins.
+    /// An attempt has started.
     Started {
         /// The job and its claim.
         held: &'a HeldJob,
-        /// How long after its due moment it was claimed, by the store's clock.
+        /// How long after its due time the job was claimed, by the store's clock.
         lateness: Duration,
     },
-    /// An outcome is recorded: it will not be lost any more.
+    /// An outcome was recorded durably.
     Settled {
         /// The job and its claim.
         held: &'a HeldJob,
-        /// How it ended.
+        /// The outcome.
         outcome: &'a Outcome,
-        /// Why it was released, where that was not its handler's own wish.
+        /// Why the job was released, if its handler did not decide that.
         reason: Option<&'a str>,
         /// How long the attempt ran.
         duration: Duration,
     },
-    /// An outcome was refused: the job is another node's by now.
+    /// An outcome was rejected, or will be: another node has the job.
     Lost {
         /// The job.
         id: JobId,
@@ -42,47 +42,48 @@ pub enum Event<'a> {
     TakenBack {
         /// The dead node.
         node: NodeId,
-        /// How many.
+        /// The number of jobs.
         jobs: usize,
     },
-    /// The store failed; the worker tries again.
+    /// A request to the store failed; the worker repeats it.
     StoreFailed {
-        /// What it said.
+        /// The error.
         error: &'a Error,
-        /// When the worker tries again.
+        /// The delay before the next try.
         retry_in: Duration,
     },
-    /// The worker's loop turns. Told as often as [`Worker::alive_every`](crate::Worker::alive_every) says.
+    /// The run loop is turning. Emitted at the interval set by
+    /// [`Worker::alive_interval`](crate::Worker::alive_interval).
     Alive,
-    /// The worker claims no more and waits for what runs.
+    /// The worker has stopped claiming and waits for running attempts.
     Stopping {
-        /// How many attempts run.
+        /// The number of running attempts.
         running: usize,
     },
 }
 
-/// How many attempts of a worker ended in which way.
+/// The number of attempts of a worker by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// Done.
+    /// Succeeded.
     pub acked: u64,
-    /// To be tried again.
+    /// Failed and scheduled for a retry.
     pub retried: u64,
-    /// Given up.
+    /// Buried: the job is dead.
     pub buried: u64,
-    /// Put back without counting.
+    /// Released without counting as an attempt.
     pub released: u64,
-    /// Refused: another node had the job by then.
+    /// Rejected, because another node had taken the job over.
     pub lost: u64,
-    /// Not recorded when the worker had to leave, as far as it knows: the store did not answer, and these jobs may run again.
+    /// Not known to be recorded when the worker left, because the store did not reply. These jobs may run again.
     pub unrecorded: u64,
-    /// The worker was ended by a test, as if its process had been killed.
+    /// The worker was stopped by a simulated crash; see [`Worker::crash_at`](crate::Worker::crash_at).
     pub crashed: bool,
 }
 
 impl RunSummary {
-    /// All attempts whose outcome was recorded.
+    /// Returns the number of recorded outcomes.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.acked + self.retried + self.buried + self.released

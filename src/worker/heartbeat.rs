@@ -1,4 +1,4 @@
-//! The node's sign of life, on a thread of its own: no handler, however rude, can hold it up.
+//! Heartbeats of a node, sent from a separate thread so that no handler can block them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -12,32 +12,32 @@ use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::store::{HeartbeatReply, Store};
 
-/// A worker whose loop has not turned for so long is stuck: it stops beating, so that others take its jobs.
+/// A loop that has not turned for this long is stuck. Its heartbeats stop, so that other nodes take the jobs back.
 const LOOP_STUCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The beating of one node; ends when dropped.
+/// Sends the heartbeats of one node until it is dropped.
 pub(super) struct HeartbeatThread {
-    /// What the store answered; `None` if it did not in time.
+    /// Heartbeat replies; `None` if no reply arrived in time.
     pub(super) replies: mpsc::Receiver<Option<HeartbeatReply>>,
     loop_status: Arc<LoopStatus>,
     send_now: Arc<Notify>,
     stop: CancellationToken,
 }
 
-/// What the worker's loop tells of itself.
+/// The state of the run loop, as seen by the heartbeat thread.
 struct LoopStatus {
-    /// When it last came round.
+    /// When the loop last turned.
     last_turn: AtomicI64,
-    /// Whether it claims nothing.
+    /// Whether the node claims no jobs.
     quiet: AtomicBool,
 }
 
 impl HeartbeatThread {
-    /// Starts to beat for a node that has joined.
+    /// Starts the heartbeats of a node that has joined.
     pub(super) fn start(store: Arc<dyn Store>, node: Node) -> Result<Self> {
-        let (sender, answers) = mpsc::channel(1);
-        let beating = HeartbeatThread {
-            replies: answers,
+        let (sender, replies) = mpsc::channel(1);
+        let heartbeats = HeartbeatThread {
+            replies,
             loop_status: Arc::new(LoopStatus {
                 last_turn: AtomicI64::new(micros_since_boot()),
                 quiet: AtomicBool::new(node.profile.quiet),
@@ -45,23 +45,24 @@ impl HeartbeatThread {
             send_now: Arc::new(Notify::new()),
             stop: CancellationToken::new(),
         };
-        let failed = |e: std::io::Error| Error::store("beat", format!("cannot start a thread: {e}"));
+        let failed = |e: std::io::Error| Error::store("heartbeat", format!("cannot start a thread: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (turns, soon, stop) = (beating.loop_status.clone(), beating.send_now.clone(), beating.stop.clone());
+        let (status, send_now, stop) =
+            (heartbeats.loop_status.clone(), heartbeats.send_now.clone(), heartbeats.stop.clone());
         std::thread::Builder::new()
-            .name("duly-beat".into())
-            .spawn(move || runtime.block_on(run_heartbeats(store, node, sender, turns, soon, stop)))
+            .name("duly-heartbeat".into())
+            .spawn(move || runtime.block_on(run_heartbeats(store, node, sender, status, send_now, stop)))
             .map_err(failed)?;
-        Ok(beating)
+        Ok(heartbeats)
     }
 
-    /// The worker's loop has turned; whether it claims nothing for now is told with the next beat.
+    /// Records that the loop has turned, and whether it claims jobs; the next heartbeat publishes the latter.
     pub(super) fn record_loop_turn(&self, quiet: bool) {
         self.loop_status.last_turn.store(micros_since_boot(), Ordering::Relaxed);
         self.loop_status.quiet.store(quiet, Ordering::Relaxed);
     }
 
-    /// Beats without waiting for the next time: somebody may have died.
+    /// Sends a heartbeat now, because a node may have died.
     pub(super) fn send_now(&self) {
         self.send_now.notify_one();
     }
@@ -76,35 +77,35 @@ impl Drop for HeartbeatThread {
 async fn run_heartbeats(
     store: Arc<dyn Store>,
     mut node: Node,
-    answers: mpsc::Sender<Option<HeartbeatReply>>,
-    turns: Arc<LoopStatus>,
-    soon: Arc<Notify>,
+    replies: mpsc::Sender<Option<HeartbeatReply>>,
+    status: Arc<LoopStatus>,
+    send_now: Arc<Notify>,
     stop: CancellationToken,
 ) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(node.heartbeat_interval()) => {}
-            () = soon.notified() => {}
+            () = send_now.notified() => {}
             () = stop.cancelled() => return,
         }
-        if micros_since_boot() - turns.last_turn.load(Ordering::Relaxed) > micros(LOOP_STUCK_TIMEOUT) {
-            tracing::error!(node = %node.id, "the worker's loop is stuck: no more beats");
-            // It may only have slept, as the whole process has: then this turns it, and the next beat goes out.
-            let _ = answers.try_send(None);
+        if micros_since_boot() - status.last_turn.load(Ordering::Relaxed) > micros(LOOP_STUCK_TIMEOUT) {
+            tracing::error!(node = %node.id, "the worker's loop is stuck: heartbeats are suspended");
+            // The whole process may have been suspended: then this wakes the loop, and the next heartbeat is sent.
+            let _ = replies.try_send(None);
             continue;
         }
-        node.profile.quiet = turns.quiet.load(Ordering::Relaxed);
-        // The sign itself is given at once; only the answer may be slow, and must not hold up the next sign.
-        let beaten = match tokio::time::timeout(node.heartbeat_interval(), store.heartbeat(&node)).await {
-            Ok(Ok(beaten)) => Some(beaten),
+        node.profile.quiet = status.quiet.load(Ordering::Relaxed);
+        // The store renews the lease on arrival. A slow reply must not delay the next heartbeat.
+        let reply = match tokio::time::timeout(node.heartbeat_interval(), store.heartbeat(&node)).await {
+            Ok(Ok(reply)) => Some(reply),
             Ok(Err(error)) => {
-                tracing::warn!(node = %node.id, %error, "beat failed");
+                tracing::warn!(node = %node.id, %error, "heartbeat failed");
                 None
             }
             Err(_) => None,
         };
-        // A worker that has not read the last answer does not need this one.
-        let _ = answers.try_send(beaten);
+        // If the loop has not read the previous reply, this one is dropped.
+        let _ = replies.try_send(reply);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The attempts under way in one worker.
+//! The running attempts of one worker.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,40 +14,40 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::job::{Fence, HeldJob, JobId, Outcome};
-use crate::peers::RunningJob as Told;
+use crate::peers::RunningJob;
 use crate::store::ProgressUpdate;
 use crate::worker::attempt::{Attempt, AttemptResult, CANCELLED_ERROR, CRASH_SUSPECT_MIN};
 use crate::worker::handler::{AttemptState, Handlers};
 
-/// How long a job waits whose attempt ended in a way that says nothing about it.
+/// Delay of a job if its task broke and gave no outcome.
 const BROKEN_TASK_DELAY: Duration = Duration::from_secs(1);
 
-/// An attempt that has ended and is not recorded yet.
+/// An attempt that has finished and is not recorded yet.
 pub(super) struct FinishedAttempt {
     pub(super) queue_index: usize,
     pub(super) held: Arc<HeldJob>,
     pub(super) outcome: Outcome,
-    /// Why it was released, where that was not its handler's own wish.
+    /// Why the job was released, if its handler did not decide that.
     pub(super) reason: Option<&'static str>,
     pub(super) duration: Duration,
-    /// How long after its due moment it started; `None` if it was not.
+    /// How long after its due time the attempt started; `None` if it never started.
     pub(super) lateness: Option<Duration>,
-    /// What it has said and nobody has sent yet, and what it gives.
+    /// Unsent progress.
     pub(super) progress_update: Option<ProgressUpdate>,
     pub(super) result: Option<String>,
-    /// It was recorded before, and the store has lost that.
+    /// The store has lost this outcome after it was recorded.
     pub(super) is_resend: bool,
-    /// Since when it has been ours, as far as we know.
+    /// Since when this node is known to hold the job.
     pub(super) held_since: Instant,
-    /// It was sent before, and the answer was lost: it may have been recorded then.
+    /// It was sent before and the reply was lost, so the store may have recorded it.
     pub(super) may_be_recorded: bool,
 }
 
 impl FinishedAttempt {
-    /// An outcome of a job that was not run here, now.
-    pub(super) fn without_run(lane: usize, held: HeldJob, outcome: Outcome) -> Self {
+    /// Returns an outcome for a job that this node did not run.
+    pub(super) fn without_run(queue_index: usize, held: HeldJob, outcome: Outcome) -> Self {
         FinishedAttempt {
-            queue_index: lane,
+            queue_index,
             held: Arc::new(held),
             outcome,
             reason: None,
@@ -62,9 +62,9 @@ impl FinishedAttempt {
     }
 }
 
-/// An attempt under way.
+/// A running attempt.
 struct RunningAttempt {
-    /// Which of all attempts of this worker it is: its place is taken by another one after it.
+    /// Sequence number of the attempt; its slot is reused afterwards.
     number: u64,
     queue_index: usize,
     state: Arc<AttemptState>,
@@ -78,20 +78,20 @@ impl RunningAttempt {
         &self.state.held
     }
 
-    /// A job that somebody has cancelled does not come back, however its attempt has ended.
-    fn cancelled_or(&self, ended: AttemptResult) -> AttemptResult {
-        if self.state.cancellation.is_job_cancelled() { (Outcome::bury(CANCELLED_ERROR), None) } else { ended }
+    /// Returns the result of the attempt. A cancelled job is always buried.
+    fn cancelled_or(&self, result: AttemptResult) -> AttemptResult {
+        if self.state.cancellation.is_job_cancelled() { (Outcome::bury(CANCELLED_ERROR), None) } else { result }
     }
 
-    fn into_finished(self, (outcome, why): AttemptResult) -> FinishedAttempt {
+    fn into_finished(self, (outcome, reason): AttemptResult) -> FinishedAttempt {
         self.state.finished.store(true, Ordering::SeqCst);
-        let took = clock::monotonic_now() - self.started;
+        let duration = clock::monotonic_now() - self.started;
         FinishedAttempt {
             queue_index: self.queue_index,
             held: self.state.held.clone(),
             outcome,
-            reason: why,
-            duration: took,
+            reason,
+            duration,
             lateness: Some(self.lateness),
             progress_update: None,
             result: None,
@@ -102,16 +102,16 @@ impl RunningAttempt {
     }
 }
 
-/// Where attempts tell how they ended. A set of tasks would do it too, at several times the cost for each.
+/// Results of finished attempts. A `JoinSet` would do, but costs several times as much per attempt.
 #[derive(Default)]
 struct ResultQueue {
     results: Mutex<VecDeque<QueuedResult>>,
     arrived: Notify,
-    /// How many were started, and have not had their first turn yet.
+    /// Started attempts that have not been polled yet.
     unpolled: AtomicUsize,
 }
 
-/// Place and number of an attempt, and how it ended.
+/// The slot and number of an attempt, and its result.
 type QueuedResult = (usize, u64, AttemptResult);
 
 impl ResultQueue {
@@ -119,18 +119,18 @@ impl ResultQueue {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, report: QueuedResult) {
-        let mut told = self.lock();
-        told.push_back(report);
-        let first = told.len() == 1;
-        drop(told);
+    fn push(&self, result: QueuedResult) {
+        let mut results = self.lock();
+        results.push_back(result);
+        let first = results.len() == 1;
+        drop(results);
         if first {
             self.arrived.notify_one();
         }
     }
 }
 
-/// An attempt's promise to tell how it ended, kept also if its task does not live that long.
+/// Sends the result of an attempt, even if its task ends early.
 struct ResultSender {
     results: Arc<ResultQueue>,
     slot: usize,
@@ -140,55 +140,54 @@ struct ResultSender {
 }
 
 impl ResultSender {
-    /// The attempt has had its first turn.
+    /// Records that the attempt has been polled.
     fn mark_polled(&mut self) {
         if std::mem::take(&mut self.unpolled) {
             self.results.unpolled.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    fn send(mut self, ended: AttemptResult) {
+    fn send(mut self, result: AttemptResult) {
         self.sent = true;
-        self.results.push((self.slot, self.number, ended));
+        self.results.push((self.slot, self.number, result));
     }
 }
 
 impl Drop for ResultSender {
-    /// The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
+    /// Panics of the handler are caught elsewhere: this is a panic of a leftover value, or an abort by the worker.
     fn drop(&mut self) {
         self.mark_polled();
         if !self.sent {
-            let ended = (Outcome::release(BROKEN_TASK_DELAY), Some("its task ended without an outcome"));
-            self.results.push((self.slot, self.number, ended));
+            let result = (Outcome::release(BROKEN_TASK_DELAY), Some("its task ended without an outcome"));
+            self.results.push((self.slot, self.number, result));
         }
     }
 }
 
-/// The attempts under way in one worker, each a task of its own.
+/// The running attempts of one worker, each in its own task.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// By place.
+    /// Running attempts by slot.
     slots: Vec<Option<RunningAttempt>>,
     free_slots: Vec<usize>,
     started_count: u64,
     results: Arc<ResultQueue>,
-    /// Reports that were taken from there and not looked at yet.
+    /// Results taken from `results` and not processed yet.
     received: VecDeque<QueuedResult>,
 }
 
 impl InFlight {
-    pub(super) fn start(&mut self, lane: usize, late: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
-        let at = self.free_slots.pop().unwrap_or_else(|| {
+    pub(super) fn start(&mut self, queue_index: usize, lateness: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.started_count += 1;
-        let (no, own, started) = (self.started_count, attempt.ctx.attempt_state.clone(), clock::monotonic_now());
+        let (number, state, started) = (self.started_count, attempt.ctx.attempt_state.clone(), clock::monotonic_now());
         self.results.unpolled.fetch_add(1, Ordering::SeqCst);
-        let promise = ResultSender { results: self.results.clone(), slot: at, number: no, unpolled: true, sent: false };
-        let task = tokio::spawn(run_attempt(attempt, handlers, promise));
-        self.slots[at] =
-            Some(RunningAttempt { number: no, queue_index: lane, state: own, task, started, lateness: late });
+        let sender = ResultSender { results: self.results.clone(), slot, number, unpolled: true, sent: false };
+        let task = tokio::spawn(run_attempt(attempt, handlers, sender));
+        self.slots[slot] = Some(RunningAttempt { number, queue_index, state, task, started, lateness });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -199,7 +198,7 @@ impl InFlight {
         self.len() == 0
     }
 
-    /// How many were started, and have not had their first turn yet: most handlers need no other.
+    /// Returns how many attempts have not been polled yet. Most handlers need only one poll.
     pub(super) fn unpolled_count(&self) -> usize {
         self.results.unpolled.load(Ordering::SeqCst)
     }
@@ -208,7 +207,7 @@ impl InFlight {
         self.slots.iter().flatten()
     }
 
-    /// The next attempt that ends; never resolves while there is none.
+    /// Waits for the next attempt to finish. Never resolves if there is none.
     pub(super) async fn next_finished(&mut self) -> FinishedAttempt {
         loop {
             if let Some(finished) = self.try_next_finished() {
@@ -218,45 +217,45 @@ impl InFlight {
         }
     }
 
-    /// An attempt that has ended already.
+    /// Returns an attempt that has finished, if there is one.
     pub(super) fn try_next_finished(&mut self) -> Option<FinishedAttempt> {
         loop {
             if self.received.is_empty() {
                 std::mem::swap(&mut self.received, &mut *self.results.lock());
             }
-            let (at, no, ended) = self.received.pop_front()?;
-            // One that was abandoned is told of too, perhaps after another has taken its place.
-            if let Some(running) = self.slots[at].take_if(|running| running.number == no) {
-                self.free_slots.push(at);
-                let ended = running.cancelled_or(ended);
-                return Some(running.into_finished(ended));
+            let (slot, number, result) = self.received.pop_front()?;
+            // An aborted attempt also sends a result, perhaps after its slot has been reused.
+            if let Some(running) = self.slots[slot].take_if(|running| running.number == number) {
+                self.free_slots.push(slot);
+                let result = running.cancelled_or(result);
+                return Some(running.into_finished(result));
             }
         }
     }
 
-    /// How long a job has been under way that may take this process down, if there is one.
+    /// Returns how long a job that may crash this process has been running, if there is one.
     pub(super) fn crash_suspect_elapsed(&self) -> Option<Duration> {
         let suspect = self.iter().find(|running| running.held().crashes >= CRASH_SUSPECT_MIN);
         suspect.map(|suspect| clock::monotonic_now() - suspect.started)
     }
 
-    /// Which jobs of a lane are under way.
-    pub(super) fn claim_keys(&self, lane: usize) -> Vec<(JobId, Fence)> {
-        let of_lane = self.iter().filter(|running| running.queue_index == lane);
-        of_lane.map(|running| (running.held().job.id, running.held().fence)).collect()
+    /// Returns the claims of a queue that have a running attempt.
+    pub(super) fn claim_keys(&self, queue_index: usize) -> Vec<(JobId, Fence)> {
+        let of_queue = self.iter().filter(|running| running.queue_index == queue_index);
+        of_queue.map(|running| (running.held().job.id, running.held().fence)).collect()
     }
 
-    /// Tells the attempt at this job that it has lost it. Answers whether that was news.
+    /// Cancels the attempt of a job that another node has taken. Returns `false` if it was cancelled before or is gone.
     pub(super) fn cancel_lost_job(&self, job: (JobId, Fence)) -> bool {
         let found = self.iter().find(|running| (running.held().job.id, running.held().fence) == job);
         found.is_some_and(|running| running.state.cancellation.cancel_attempt())
     }
 
-    /// What is under way, for those who look.
-    pub(super) fn snapshot(&self) -> Vec<Told> {
-        let told = |running: &RunningAttempt| {
+    /// Describes the running jobs.
+    pub(super) fn snapshot(&self) -> Vec<RunningJob> {
+        let describe = |running: &RunningAttempt| {
             let (held, progress) = (running.held(), f64::from_bits(running.state.progress.load(Ordering::Relaxed)));
-            Told {
+            RunningJob {
                 id: held.job.id,
                 queue: held.job.queue.clone(),
                 kind: held.job.kind.clone(),
@@ -266,10 +265,10 @@ impl InFlight {
                 progress: Some(progress).filter(|progress| !progress.is_nan()),
             }
         };
-        self.iter().map(told).collect()
+        self.iter().map(describe).collect()
     }
 
-    /// Tells the attempt at this job that nobody wants it any more. Answers whether there is one.
+    /// Cancels the attempt of a job that must not be retried. Returns whether there is one.
     pub(super) fn cancel_job(&self, id: JobId) -> bool {
         let mut found = false;
         for running in self.iter().filter(|running| running.held().job.id == id) {
@@ -279,37 +278,37 @@ impl InFlight {
         found
     }
 
-    /// Ends all attempts where they are, to be run again elsewhere; those that have told how they ended, as they did.
+    /// Aborts all attempts, so that other nodes can run the jobs. Results that were already sent are kept.
     pub(super) fn abort_all(&mut self) -> Vec<FinishedAttempt> {
         let mut finished: Vec<FinishedAttempt> = std::iter::from_fn(|| self.try_next_finished()).collect();
-        let left: Vec<RunningAttempt> = self.slots.iter_mut().filter_map(Option::take).collect();
+        let running: Vec<RunningAttempt> = self.slots.iter_mut().filter_map(Option::take).collect();
         self.free_slots = (0..self.slots.len()).collect();
-        let abandoned = left.into_iter().map(|running| {
+        let aborted = running.into_iter().map(|running| {
             running.state.cancellation.cancel_attempt();
             running.task.abort();
-            let ended = running.cancelled_or((Outcome::release(Duration::ZERO), Some("its grace time was over")));
-            running.into_finished(ended)
+            let result = running.cancelled_or((Outcome::release(Duration::ZERO), Some("its grace period was over")));
+            running.into_finished(result)
         });
-        finished.extend(abandoned);
+        finished.extend(aborted);
         finished
     }
 }
 
-async fn run_attempt(attempt: Attempt, handlers: Arc<Handlers>, mut promise: ResultSender) {
-    let ended = {
+async fn run_attempt(attempt: Attempt, handlers: Arc<Handlers>, mut sender: ResultSender) {
+    let result = {
         let mut run = pin!(attempt.run(handlers));
-        let turn = |cx: &mut Context<'_>| {
+        let poll = |cx: &mut Context<'_>| {
             let polled = run.as_mut().poll(cx);
-            promise.mark_polled();
+            sender.mark_polled();
             polled
         };
-        poll_fn(turn).await
+        poll_fn(poll).await
     };
-    promise.send(ended);
+    sender.send(result);
 }
 
 impl Drop for InFlight {
-    /// A worker that is dropped runs no more attempts.
+    /// Aborts the attempts of a dropped worker.
     fn drop(&mut self) {
         self.iter().for_each(|running| running.task.abort());
     }
@@ -320,14 +319,14 @@ mod tests {
     use super::*;
     use crate::job::tests::held_job;
 
-    /// Puts an attempt among those under way that runs until it is aborted.
-    fn add_pending_attempt(crew: &mut InFlight, no: u64) {
-        let own = Arc::new(AttemptState::new(held_job("mail"), std::time::SystemTime::UNIX_EPOCH));
+    /// Adds an attempt that runs until it is aborted.
+    fn add_pending_attempt(in_flight: &mut InFlight, number: u64) {
+        let state = Arc::new(AttemptState::new(held_job("mail"), std::time::SystemTime::UNIX_EPOCH));
         let task = tokio::spawn(std::future::pending());
-        crew.slots.push(Some(RunningAttempt {
-            number: no,
+        in_flight.slots.push(Some(RunningAttempt {
+            number,
             queue_index: 0,
-            state: own,
+            state,
             task,
             started: clock::monotonic_now(),
             lateness: Duration::ZERO,
@@ -336,17 +335,17 @@ mod tests {
 
     #[tokio::test]
     async fn attempt_that_reported_its_result_is_not_released_when_grace_period_ends() {
-        let mut crew = InFlight::default();
-        (0..3).for_each(|no| add_pending_attempt(&mut crew, no));
-        // Told at the very moment, and not looked at yet.
-        crew.results.push((1, 1, (Outcome::Ack, None)));
-        let outcomes: Vec<Outcome> = crew.abort_all().into_iter().map(|finished| finished.outcome).collect();
+        let mut in_flight = InFlight::default();
+        (0..3).for_each(|number| add_pending_attempt(&mut in_flight, number));
+        // Sent at the last moment and not received yet.
+        in_flight.results.push((1, 1, (Outcome::Ack, None)));
+        let outcomes: Vec<Outcome> = in_flight.abort_all().into_iter().map(|finished| finished.outcome).collect();
         let released = Outcome::release(Duration::ZERO);
         assert_eq!(outcomes, [Outcome::Ack, released.clone(), released]);
-        assert!(crew.is_empty());
+        assert!(in_flight.is_empty());
     }
 
-    /// One is made for every attempt, and the C library's allocator is several times as slow beyond about a kilobyte.
+    /// Every attempt allocates one, and the allocator of the C library is several times slower beyond about a kilobyte.
     #[test]
     fn future_of_an_attempt_stays_small() {
         fn size_of_future<F: Future>(_: impl Fn(Attempt, Arc<Handlers>, ResultSender) -> F) -> usize {

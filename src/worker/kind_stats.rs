@@ -1,5 +1,5 @@
-//! What attempts of each kind come to: gathered here as outcomes are recorded, added to the store a few seconds later,
-//! so that a settle costs no more for it. A process that is killed takes the last seconds of it along.
+//! Statistics of attempts by kind. They are buffered as outcomes are recorded and added to the store a few seconds
+//! later, so that they cost a settle nothing. A killed process loses its last few seconds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,10 +11,10 @@ use crate::store::{
     timing_indexes,
 };
 
-/// How long things are gathered before they are sent.
+/// How long statistics are buffered before they are sent.
 const FLUSH_DELAY: Duration = Duration::from_secs(5);
 
-/// What has been gathered and not been sent.
+/// Statistics that have not been sent yet.
 #[derive(Default)]
 pub(crate) struct KindStatsBuffer {
     unsent: Mutex<UnsentKindStats>,
@@ -23,7 +23,7 @@ pub(crate) struct KindStatsBuffer {
 #[derive(Default)]
 struct UnsentKindStats {
     kinds: HashMap<String, Box<[u64; STAT_NUMBERS]>>,
-    /// Somebody will send it.
+    /// A task to send them has been started.
     flush_scheduled: bool,
 }
 
@@ -32,7 +32,7 @@ impl KindStatsBuffer {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt of this kind has ended so, and that is recorded.
+    /// Counts a recorded attempt.
     pub(crate) fn record(
         self: &Arc<Self>,
         store: &Arc<dyn Store>,
@@ -40,40 +40,41 @@ impl KindStatsBuffer {
         outcome: &Outcome,
         timing: AttemptTiming,
     ) {
-        let mut gathered = self.lock();
-        let full = gathered.kinds.len() >= KIND_STATS_MAX;
-        let kind = if full && !gathered.kinds.contains_key(kind) { OTHER_KINDS } else { kind };
-        // A kind that is known already needs no text of its own.
-        if !gathered.kinds.contains_key(kind) {
-            gathered.kinds.insert(kind.to_owned(), Box::new([0; STAT_NUMBERS]));
+        let mut unsent = self.lock();
+        let full = unsent.kinds.len() >= KIND_STATS_MAX;
+        let kind = if full && !unsent.kinds.contains_key(kind) { OTHER_KINDS } else { kind };
+        // Avoids an allocation for known kinds.
+        if !unsent.kinds.contains_key(kind) {
+            unsent.kinds.insert(kind.to_owned(), Box::new([0; STAT_NUMBERS]));
         }
-        if let Some(numbers) = gathered.kinds.get_mut(kind) {
-            let places = timing_indexes(timing.lateness, timing.duration);
-            places.into_iter().chain([outcome_index(outcome)]).for_each(|place| numbers[place] += 1);
+        if let Some(numbers) = unsent.kinds.get_mut(kind) {
+            let indexes = timing_indexes(timing.lateness, timing.duration);
+            indexes.into_iter().chain([outcome_index(outcome)]).for_each(|index| numbers[index] += 1);
         }
-        let sending = std::mem::replace(&mut gathered.flush_scheduled, true);
-        // A task that cannot start gives its errand back at once.
-        drop(gathered);
-        if !sending {
-            // Weak: what is left to send keeps no store open.
+        let was_scheduled = std::mem::replace(&mut unsent.flush_scheduled, true);
+        // Unlocked first: a task that cannot start drops its `ScheduledFlush` at once, which locks too.
+        drop(unsent);
+        if !was_scheduled {
+            // Weak, so that unsent statistics do not keep the store open.
             tokio::spawn(flush_later(ScheduledFlush(self.clone()), Arc::downgrade(store)));
         }
     }
 
-    /// Sends what has been gathered. What cannot be sent is lost: it is not worth holding up a job.
+    /// Sends the buffered statistics. If that fails they are lost, since they are not worth delaying jobs.
     pub(crate) async fn flush(&self, store: &dyn Store) {
         let kinds = std::mem::take(&mut self.lock().kinds);
         if kinds.is_empty() {
             return;
         }
-        let tally = |(kind, numbers): (String, Box<[u64; STAT_NUMBERS]>)| (kind, StatCounters::from_numbers(&numbers));
-        if let Err(error) = store.add_kind_stats(kinds.into_iter().map(tally).collect()).await {
-            tracing::debug!(%error, "what attempts came to is not counted by kind");
+        let to_counters =
+            |(kind, numbers): (String, Box<[u64; STAT_NUMBERS]>)| (kind, StatCounters::from_numbers(&numbers));
+        if let Err(error) = store.add_kind_stats(kinds.into_iter().map(to_counters).collect()).await {
+            tracing::debug!(%error, "statistics by kind were lost");
         }
     }
 }
 
-/// That somebody will send: given back also if the runtime that was to do it ends before, so that the next who counts sees to it.
+/// Marks a flush as scheduled. If its runtime ends before it runs, the drop lets the next attempt schedule another one.
 struct ScheduledFlush(Arc<KindStatsBuffer>);
 
 impl Drop for ScheduledFlush {
@@ -82,20 +83,20 @@ impl Drop for ScheduledFlush {
     }
 }
 
-async fn flush_later(errand: ScheduledFlush, store: Weak<dyn Store>) {
+async fn flush_later(scheduled: ScheduledFlush, store: Weak<dyn Store>) {
     tokio::time::sleep(FLUSH_DELAY).await;
-    let kinds = errand.0.clone();
-    // What is counted while this is sent is for the next.
-    drop(errand);
+    let buffer = scheduled.0.clone();
+    // Attempts counted during the flush schedule the next one.
+    drop(scheduled);
     if let Some(store) = store.upgrade() {
-        kinds.flush(&*store).await;
+        buffer.flush(&*store).await;
     }
 }
 
 impl crate::client::Duly {
-    /// What attempts of each kind have come to in the last hours (at most 24), hour by hour; the present one is the last.
+    /// Returns statistics of attempts by kind for the last hours (at most 24), hour by hour; the current hour is last.
     ///
-    /// Workers tell it every few seconds, and when they stop. Of each hour at most 200 kinds are told apart; the rest is `(other)`.
+    /// Workers send them every few seconds and when they stop. An hour has at most 200 kinds; the rest is `(other)`.
     pub async fn kind_stats(&self, hours: u32) -> crate::Result<Vec<KindStats>> {
         self.store.kind_stats(hours).await
     }
@@ -114,12 +115,12 @@ mod tests {
         first.block_on(async { count() });
         assert!(duly.kind_stats.lock().flush_scheduled);
         drop(first);
-        assert!(!duly.kind_stats.lock().flush_scheduled, "nobody will send it any more");
+        assert!(!duly.kind_stats.lock().flush_scheduled, "the task is gone");
         second.block_on(async { count() });
         assert!(duly.kind_stats.lock().flush_scheduled);
         second.block_on(duly.kind_stats.flush(&*duly.store));
         let points = second.block_on(duly.kind_stats(1)).expect("are kept");
-        assert_eq!(points.iter().map(|point| point.counters.done).sum::<u64>(), 2, "nothing counted before is lost");
+        assert_eq!(points.iter().map(|point| point.counters.done).sum::<u64>(), 2, "no attempt is lost");
     }
 
     #[test]

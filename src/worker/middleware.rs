@@ -1,4 +1,4 @@
-//! Middleware: what a program wants done before, around and after every push and every attempt.
+//! Middleware: code that runs around every push and every attempt.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,34 +9,34 @@ use crate::job::Outcome;
 use crate::job::push::{Push, PushResult};
 use crate::worker::handler::{Ctx, HandlerResult, JobHandler};
 
-/// How an attempt's handler ends: with an outcome of its own choice, or with an error.
+/// The future of a handler: its outcome, or an error.
 pub type AttemptFuture<'a> = Pin<Box<dyn Future<Output = Result<Outcome, String>> + Send + 'a>>;
 
-/// Something to be done before, around and after every push and every attempt.
+/// Code that runs before and after every push, and around every attempt.
 ///
-/// Given to [`Builder::middleware`](crate::Builder::middleware) it sees pushes and attempts, given to
-/// [`Worker::middleware`](crate::Worker::middleware) it sees the attempts of that worker.
-/// The first that was given is the outermost, those of the builder around those of the worker.
-/// A panic in it counts as one of the handler, and so does the time that it takes.
+/// Middleware added with [`Builder::middleware`](crate::Builder::middleware) sees pushes and attempts; middleware added
+/// with [`Worker::middleware`](crate::Worker::middleware) sees the attempts of that worker.
+/// The first one added is the outermost, and that of the builder is outside that of the worker.
+/// A panic in middleware counts as a panic of the handler, and its time counts towards the timeout.
 pub trait Middleware: Send + Sync + 'static {
-    /// Before a job is pushed: changes it, or refuses it with an error, and with it everything that is pushed in the same step.
+    /// Called before a job is pushed. Returns the job, possibly changed, or an error that rejects the whole push.
     fn before_push(&self, job: Push) -> Result<Push> {
         Ok(job)
     }
 
-    /// After jobs were pushed, in the order in which they were given.
+    /// Called after jobs were pushed, in the order in which they were given.
     fn after_push(&self, _jobs: &[PushResult]) {}
 
-    /// Around an attempt: `next` runs the handler, and whatever stands between. It may be left out.
+    /// Called around an attempt: `next` runs the inner middleware and the handler. It need not be called.
     fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
         next.run(ctx)
     }
 }
 
-/// All middleware of a door or a worker, outermost first.
+/// All middleware of a client or a worker, outermost first.
 pub(crate) type Layers = Vec<Arc<dyn Middleware>>;
 
-/// The rest of an attempt.
+/// The inner middleware and the handler of an attempt.
 pub struct Next<'a> {
     layers: &'a [Arc<dyn Middleware>],
     handler: &'a JobHandler,
@@ -47,13 +47,13 @@ impl<'a> Next<'a> {
         Next { layers, handler }
     }
 
-    /// Runs it.
+    /// Runs the inner middleware and the handler.
     pub fn run(self, ctx: &'a Ctx) -> AttemptFuture<'a> {
         match self.layers.split_first() {
             Some((first, rest)) => first.around_attempt(ctx, Next { layers: rest, handler: self.handler }),
             None => {
-                let ending = (self.handler)(ctx.clone());
-                Box::pin(async move { ending.await.into_result() })
+                let handler_run = (self.handler)(ctx.clone());
+                Box::pin(async move { handler_run.await.into_result() })
             }
         }
     }

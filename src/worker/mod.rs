@@ -1,8 +1,7 @@
-//! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
+//! The worker: claims jobs, runs attempts, settles their outcomes, and sleeps until a job is due or a push wakes it.
 //!
-//! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the
-//! attempts under way, `beat` the sign of life, `agree` whether the store counts what we count, `alarm` the sleep until a due moment,
-//! `tick` what fires cron rules, `signals` what stops a service.
+//! This file is the public API. `run_loop` is the main loop, `claims` and `outcomes` are its requests to the store,
+//! `queue_state` and `in_flight` its state, `heartbeat` and `timer` its threads, and `cron_ticks` fires cron rules.
 
 pub(crate) mod attempt;
 pub(crate) mod cancel;
@@ -35,38 +34,40 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::cron_ticks::fire_all_due_ticks;
+pub use self::event::{Event, RunSummary};
+pub use self::handler::{Ctx, IntoOutcome};
+pub use self::middleware::{AttemptFuture, Middleware, Next};
 use self::queue_state::QueueState;
 use self::reconcile::HeldCountCheck;
 use self::run_loop::{RunMode, WorkerLoop};
 pub use self::shutdown::ShutdownSignals;
 use crate::client::Duly;
 use crate::error::{Error, Result};
+use crate::job::args::Args;
 use crate::job::push::{DEFAULT_QUEUE, check_name};
 use crate::job::retry::Retry;
 use crate::testing::{Crash, CrashAt};
-use crate::worker::event::{Event, RunSummary};
-use crate::worker::handler::{Args, Ctx, Handlers, IntoOutcome, StateMap};
-use crate::worker::middleware::Middleware;
+use crate::worker::handler::{Handlers, StateMap};
 
-/// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
-pub const CONCURRENCY: usize = 10;
-/// Most jobs that one worker runs at once.
+/// Default number of jobs that run at once; see [`Worker::queue`] and [`Worker::concurrency`].
+pub const DEFAULT_CONCURRENCY: usize = 10;
+/// Maximum jobs that one worker runs at once.
 const CONCURRENCY_MAX: usize = 100_000;
-/// Most queues of one worker.
+/// Maximum queues of one worker.
 const QUEUES_MAX: usize = 1_024;
-/// How long running jobs may go on once the worker stops, unless [`Worker::grace`] says otherwise.
+/// Default grace period of running jobs once the worker stops; see [`Worker::grace`].
 pub const GRACE_PERIOD: Duration = Duration::from_secs(25);
-/// How often a job may take its process down before it is buried.
+/// How often a job may crash its process before it is buried.
 pub(crate) const MAX_CRASHES: u32 = 3;
-/// Shortest and longest time between two signs that the loop turns.
+/// Bounds of the interval between two [`Event::Alive`].
 const ALIVE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 const ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// How many done jobs of a queue are kept at most.
+/// Maximum done jobs kept per queue.
 pub(crate) const KEEP_DONE_MAX: usize = 10_000;
 
 type EventCallback = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
-/// Claims and runs jobs in one process. Made by [`Duly::worker`].
+/// Claims and runs jobs in one process. Created by [`Duly::worker`].
 #[must_use = "a worker does nothing until `run`, `run_until` or `drain` is awaited"]
 pub struct Worker {
     duly: Duly,
@@ -85,7 +86,7 @@ pub struct Worker {
     crash_at: Option<CrashAt>,
 }
 
-/// What a shift needs to know of its worker.
+/// The settings of a worker, as its run loop uses them.
 pub(crate) struct WorkerSettings {
     duly: Duly,
     concurrency: usize,
@@ -130,22 +131,23 @@ impl Worker {
         }
     }
 
-    /// Works this queue, with at most `limit` of its jobs at once.
+    /// Works on this queue and runs at most `limit` of its jobs at once.
     ///
-    /// Where queues compete (see [`Worker::concurrency`]), those named first come first, unless [`Worker::weight`] is used.
-    /// A worker without any works the queue `default`.
+    /// If queues compete for slots (see [`Worker::concurrency`]), the first queue wins unless [`Worker::weight`] is
+    /// set.
+    /// A worker without queues works on the queue `default`.
     pub fn queue(mut self, queue: impl Into<String>, limit: usize) -> Self {
         self.queues.push(QueueState::new(queue.into(), limit));
         self
     }
 
-    /// Gives a queue a share instead of a rank: free slots are divided among queues by their weights (1 unless set).
+    /// Sets the weight of a queue (default 1). With weights, free slots are divided in proportion instead of by order.
     pub fn weight(mut self, queue: impl Into<String>, weight: u32) -> Self {
         self.weights.push((queue.into(), weight));
         self
     }
 
-    /// At most so many jobs at once over all queues (default: the sum of the queues' limits).
+    /// Limits the jobs that run at once over all queues (default: the sum of the limits of the queues).
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = Some(concurrency);
         self
@@ -153,8 +155,8 @@ impl Worker {
 
     /// Runs jobs of the kind `A::KIND` with this function.
     ///
-    /// It may return nothing, an [`Outcome`](crate::Outcome), or a `Result` of either with any error type:
-    /// an error means that the attempt has failed and is retried later.
+    /// The handler may return `()`, an [`Outcome`](crate::Outcome), or a `Result` of either with any error type.
+    /// An error means that the attempt has failed; it is retried later.
     pub fn on<A, F, Fut, R>(mut self, handler: F) -> Self
     where
         A: Args,
@@ -166,7 +168,7 @@ impl Worker {
         self
     }
 
-    /// Runs jobs of this kind with a function that reads the args itself, from [`Ctx::job`].
+    /// Runs jobs of this kind with a function that decodes the args from [`Ctx::job`] itself.
     pub fn on_kind<F, Fut, R>(mut self, kind: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Ctx) -> Fut + Send + Sync + 'static,
@@ -177,7 +179,7 @@ impl Worker {
         self
     }
 
-    /// Runs jobs of every kind that has no handler of its own.
+    /// Runs jobs of all kinds without a handler of their own.
     pub fn on_any_kind<F, Fut, R>(mut self, handler: F) -> Self
     where
         F: Fn(Ctx) -> Fut + Send + Sync + 'static,
@@ -188,111 +190,113 @@ impl Worker {
         self
     }
 
-    /// Something for handlers to share, found again by its type with [`Ctx::state`].
+    /// Shares a value with all handlers, which get it by its type with [`Ctx::state`].
     pub fn with_state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.state.insert(TypeId::of::<T>(), Arc::new(state));
         self
     }
 
-    /// How failed attempts of one kind are retried.
+    /// Sets how failed attempts of one kind are retried.
     pub fn retry(mut self, kind: impl Into<String>, retry: Retry) -> Self {
         self.retries.insert(kind.into(), retry);
         self
     }
 
-    /// How failed attempts of all other kinds are retried.
+    /// Sets how failed attempts of all other kinds are retried.
     pub fn default_retry(mut self, retry: Retry) -> Self {
         self.default_retry = retry;
         self
     }
 
-    /// How long running jobs may go on once the worker stops (default 25 s); then they are released.
+    /// Sets how long running jobs may continue once the worker stops (default 25 s). Then they are released.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How often a job may take its process down before it is buried (default 3). Does not use up attempts.
+    /// Sets how often a job may crash its process before it is buried (default 3). Crashes do not count as attempts.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
         self.max_crashes = crashes;
         self
     }
 
-    /// How many done jobs of each queue are kept at most (default 10,000).
+    /// Sets how many done jobs are kept per queue (default 10,000).
     pub fn keep_done_max(mut self, jobs: usize) -> Self {
         self.keep_done_max = jobs;
         self
     }
 
-    /// Something to be done around every attempt of this worker, within what the door has. The first that is given is the outermost.
+    /// Adds middleware around every attempt, inside that of the client. The first one added is the outermost.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.handlers.layers.push(Arc::new(middleware));
         self
     }
 
-    /// For tests: the worker ends at this step as if its process had been killed, and says so in its tally.
-    /// Nothing more is recorded; what it held is taken back by the next worker, at once, and counts as a crash.
+    /// Stops the worker at this point as if its process had been killed, and sets [`RunSummary::crashed`]. For tests.
+    ///
+    /// Nothing more is recorded. The next worker takes the held jobs back at once and counts a crash.
     pub fn crash_at(mut self, at: CrashAt) -> Self {
         self.crash_at = Some(at);
         self
     }
 
-    /// Calls this for everything that happens. It runs on the worker's own task and must be quick.
+    /// Calls this function for every event. It runs on the worker's own task and must return quickly.
     pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(on_event));
         self
     }
 
-    /// Tells [`Event::Alive`] so often (1 ms to 1 h), from the loop itself and also while there is nothing to do.
-    /// For watchdogs: silence means that the loop is stuck.
+    /// Emits [`Event::Alive`] from the run loop at this interval (1 ms to 1 h), even while the worker is idle.
+    /// For watchdogs: no event means that the loop is stuck.
     pub fn alive_interval(mut self, every: Duration) -> Self {
         self.alive_interval = Some(every.clamp(ALIVE_INTERVAL_MIN, ALIVE_INTERVAL_MAX));
         self
     }
 
-    /// Works until SIGTERM or SIGINT: then claims no more, lets running jobs go on for the grace time, releases the rest.
-    /// A second signal ends the grace time at once.
+    /// Runs until SIGTERM or SIGINT. Then it claims no more, gives running jobs the grace period and releases the rest.
+    /// A second signal ends the grace period at once.
     pub async fn run(self) -> Result<RunSummary> {
-        let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-        let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
-        self.run_with_shutdown(stop, at_once).await
+        let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
+        let _signals = ShutdownSignals::listen(stop.clone(), stop_now.clone())?;
+        self.run_with_shutdown(stop, stop_now).await
     }
 
-    /// Works until the token is cancelled, then stops as [`Worker::run`] does.
+    /// Runs until the token is cancelled, then stops as [`Worker::run`] does.
     pub async fn run_until(self, stop: CancellationToken) -> Result<RunSummary> {
         self.run_with_shutdown(stop, CancellationToken::new()).await
     }
 
-    /// Works until the first token is cancelled; the second ends the grace time at once.
-    pub async fn run_with_shutdown(self, stop: CancellationToken, at_once: CancellationToken) -> Result<RunSummary> {
-        run_as_task(self.into_loop(RunMode::Serve, stop, at_once)?).await
+    /// Runs until `stop` is cancelled. `stop_now` ends the grace period at once.
+    pub async fn run_with_shutdown(self, stop: CancellationToken, stop_now: CancellationToken) -> Result<RunSummary> {
+        run_as_task(self.into_loop(RunMode::Serve, stop, stop_now)?).await
     }
 
-    /// Works until it finds nothing ready in its queues and runs nothing itself. Jobs that are due later stay where they
-    /// are, and so do those that another node runs.
+    /// Runs until no job is ready in its queues and none of its attempts is running. It does not wait for jobs that are
+    /// due later or run on other nodes.
     pub async fn drain(self) -> Result<RunSummary> {
         self.drain_with_shutdown(CancellationToken::new(), CancellationToken::new()).await
     }
 
-    /// Works until nothing is ready or running, or the first token is cancelled; the second ends the grace time at once.
-    pub async fn drain_with_shutdown(self, stop: CancellationToken, at_once: CancellationToken) -> Result<RunSummary> {
-        run_as_task(self.into_loop(RunMode::Drain, stop, at_once)?).await
+    /// Like [`Worker::drain`], but also stops if `stop` is cancelled. `stop_now` ends the grace period at once.
+    pub async fn drain_with_shutdown(self, stop: CancellationToken, stop_now: CancellationToken) -> Result<RunSummary> {
+        run_as_task(self.into_loop(RunMode::Drain, stop, stop_now)?).await
     }
 
-    fn into_loop(mut self, mode: RunMode, stop: CancellationToken, at_once: CancellationToken) -> Result<WorkerLoop> {
+    fn into_loop(mut self, mode: RunMode, stop: CancellationToken, stop_now: CancellationToken) -> Result<WorkerLoop> {
         if self.queues.is_empty() {
-            let limit = self.concurrency.unwrap_or(CONCURRENCY);
+            let limit = self.concurrency.unwrap_or(DEFAULT_CONCURRENCY);
             self.queues.push(QueueState::new(DEFAULT_QUEUE.to_owned(), limit));
         }
         self.validate()?;
-        for (queue, weight) in std::mem::take(&mut self.weights) {
-            let lane = self.queues.iter_mut().find(|lane| lane.name == queue);
-            let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
-            lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
+        for (name, weight) in std::mem::take(&mut self.weights) {
+            let queue = self.queues.iter_mut().find(|queue| queue.name == name);
+            let unknown =
+                || Error::invalid("weight", format!("{name} is not a queue of this worker; add it with `queue`"));
+            queue.ok_or_else(unknown)?.weight = Some(weight.max(1));
         }
         let layers = self.duly.middleware.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
         self.handlers.layers = layers.collect();
-        let sum: usize = self.queues.iter().map(|lane| lane.limit).sum();
+        let sum: usize = self.queues.iter().map(|queue| queue.limit).sum();
         let settings = WorkerSettings {
             duly: self.duly,
             concurrency: self.concurrency.unwrap_or(sum).min(CONCURRENCY_MAX),
@@ -307,14 +311,14 @@ impl Worker {
             on_event: self.on_event,
             crash: self.crash_at.map(|at| Arc::new(Crash::new(at))),
         };
-        let hall = settings.duly.peers()?;
-        // Another node may stop this worker, but nothing else that goes by the same token.
-        Ok(WorkerLoop::new(settings, self.queues, mode, stop.child_token(), at_once, hall))
+        let peers = settings.duly.peers()?;
+        // Another node may stop this worker, but not others that share the caller's token.
+        Ok(WorkerLoop::new(settings, self.queues, mode, stop.child_token(), stop_now, peers))
     }
 
     fn validate(&self) -> Result<()> {
         if self.handlers.is_empty() {
-            return Err(Error::invalid("worker", "has no handler; give it one with `on`"));
+            return Err(Error::invalid("worker", "has no handler; add one with `on`"));
         }
         if self.concurrency == Some(0) {
             return Err(Error::invalid("concurrency", "must be at least 1"));
@@ -322,31 +326,31 @@ impl Worker {
         if self.queues.len() > QUEUES_MAX {
             return Err(Error::invalid("queue", format!("at most {QUEUES_MAX} queues per worker")));
         }
-        for (at, lane) in self.queues.iter().enumerate() {
-            check_name("queue", &lane.name)?;
-            if !(1..=CONCURRENCY_MAX).contains(&lane.limit) {
+        for (index, queue) in self.queues.iter().enumerate() {
+            check_name("queue", &queue.name)?;
+            if !(1..=CONCURRENCY_MAX).contains(&queue.limit) {
                 return Err(Error::invalid(
                     "queue",
-                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", lane.name),
+                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", queue.name),
                 ));
             }
-            if self.queues[..at].iter().any(|other| other.name == lane.name) {
-                return Err(Error::invalid("queue", format!("{} is named twice", lane.name)));
+            if self.queues[..index].iter().any(|other| other.name == queue.name) {
+                return Err(Error::invalid("queue", format!("{} was added twice", queue.name)));
             }
         }
         Ok(())
     }
 }
 
-/// Runs the loop as a task, beside the attempts that it starts: awaited from `main` it would have a thread of its own,
-/// and every attempt would cross from one to the other. Dropping this ends it.
-async fn run_as_task(shift: WorkerLoop) -> Result<RunSummary> {
+/// Runs the loop as a task on the same threads as its attempts. Awaited from `main` it would have a thread of its own,
+/// and every attempt would cross threads. Dropping the future ends the task.
+async fn run_as_task(worker_loop: WorkerLoop) -> Result<RunSummary> {
     let mut task = JoinSet::new();
-    task.spawn(shift.run());
+    task.spawn(worker_loop.run());
     match task.join_next().await {
-        Some(Ok(tally)) => tally,
-        Some(Err(error)) => Err(Error::store("run", format!("the worker's loop has ended: {error}"))),
-        None => Err(Error::store("run", "the worker's loop has not begun")),
+        Some(Ok(summary)) => summary,
+        Some(Err(error)) => Err(Error::store("run", format!("the worker's loop ended unexpectedly: {error}"))),
+        None => Err(Error::store("run", "the worker's loop did not start")),
     }
 }
 

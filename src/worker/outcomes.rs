@@ -1,4 +1,4 @@
-//! How attempts ended, on the way to the store: each queue for itself, so that a shard that fails holds up no other.
+//! Outcomes on their way to the store. Each queue has its own, so that a failing shard does not delay other queues.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::worker::in_flight::FinishedAttempt;
 use crate::worker::progress_sender;
 use crate::worker::run_loop::WorkerLoop;
 
-/// Outcomes of one queue that the store does not have yet.
+/// Outcomes of one queue that the store has not recorded yet.
 #[derive(Default)]
 pub(super) struct UnsettledOutcomes {
     pending: Vec<FinishedAttempt>,
-    /// Those that are under way: one request at a time.
+    /// The attempts in the current request; there is at most one request.
     in_flight: Vec<(JobId, Fence)>,
     failures: u32,
-    /// The store has failed: send nothing before this moment.
+    /// Earliest time of the next request after a failure.
     pub(super) not_before: Option<Instant>,
 }
 
@@ -34,27 +34,27 @@ impl UnsettledOutcomes {
         self.pending.push(finished);
     }
 
-    /// How many wait to be sent.
+    /// Returns how many outcomes wait to be sent.
     pub(super) fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// How many the store does not have, as far as we know.
+    /// Returns how many outcomes are not known to be recorded.
     pub(super) fn unrecorded_count(&self) -> usize {
         self.pending.len() + self.in_flight.len()
     }
 
-    /// Whether some are under way.
+    /// Returns whether a request is in flight.
     pub(super) fn has_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Whether this attempt is known to have ended here.
+    /// Returns whether this attempt has finished and is not known to be recorded.
     pub(super) fn contains(&self, attempt: (JobId, Fence)) -> bool {
         self.in_flight.contains(&attempt) || self.pending.iter().any(|finished| claim_key(&finished.held) == attempt)
     }
 
-    /// What goes in the next request: nothing while one is under way, or too soon after one that has failed.
+    /// Takes the outcomes for the next request. Returns none while a request is in flight or a backoff is running.
     fn take_batch(&mut self, now: Instant) -> Vec<FinishedAttempt> {
         if self.has_in_flight() || self.not_before.is_some_and(|at| at > now) {
             return Vec::new();
@@ -65,25 +65,25 @@ impl UnsettledOutcomes {
         batch
     }
 
-    /// How many go together. The store names what it refuses by the job alone, so no two attempts of one: an outcome that came back
-    /// may have been recorded, and the job claimed again since.
+    /// Returns how many outcomes go into one request. After a failure, two attempts of one job are sent separately: the
+    /// first may have been recorded before the job was claimed again, and the store rejects outcomes by job id.
     fn batch_size(&self) -> usize {
-        let most = self.pending.len().min(SETTLE_MAX);
+        let max = self.pending.len().min(SETTLE_MAX);
         if self.failures == 0 {
-            return most;
+            return max;
         }
         let mut jobs = HashSet::new();
-        self.pending[..most].iter().take_while(|finished| jobs.insert(finished.held.job.id)).count()
+        self.pending[..max].iter().take_while(|finished| jobs.insert(finished.held.job.id)).count()
     }
 
-    /// The store has them.
+    /// The store has recorded the batch.
     fn confirm_batch(&mut self) {
         self.in_flight.clear();
         self.failures = 0;
         self.not_before = None;
     }
 
-    /// The store has not answered: they go first the next time.
+    /// The request failed: its outcomes go first in the next one.
     fn return_batch(&mut self, batch: Vec<FinishedAttempt>, not_before: Instant) {
         self.in_flight.clear();
         self.failures = self.failures.saturating_add(1);
@@ -98,96 +98,96 @@ fn claim_key(held: &HeldJob) -> (JobId, Fence) {
 }
 
 impl WorkerLoop {
-    /// How many outcomes wait to be sent.
+    /// Returns how many outcomes wait to be sent.
     pub(super) fn pending_outcomes(&self) -> usize {
-        self.queues.iter().map(|lane| lane.outcomes.pending_count()).sum()
+        self.queues.iter().map(|queue| queue.outcomes.pending_count()).sum()
     }
 
-    pub(super) fn flush_outcomes(&mut self, at: usize, now: Instant) {
-        let batch = self.queues[at].outcomes.take_batch(now);
+    pub(super) fn flush_outcomes(&mut self, index: usize, now: Instant) {
+        let batch = self.queues[index].outcomes.take_batch(now);
         if batch.is_empty() {
             return;
         }
         let keep_dead = self.settings.duly.options.keep_dead;
         let ends: Vec<AttemptEnd> = batch.iter().map(|finished| to_attempt_end(finished, keep_dead)).collect();
-        let last_words = progress_sender::collect_final_updates(&batch);
+        let updates = progress_sender::collect_final_updates(&batch);
         let (store, node) = (self.store.clone(), self.node.id);
         self.requests.push(Box::pin(async move {
             let mut batch = batch;
-            let kept = progress_sender::send_updates(&*store, node, last_words).await;
-            // Not again, if the outcomes must be sent again.
-            let said = |finished: &&mut FinishedAttempt| kept.contains(&finished.held.job.id);
-            batch.iter_mut().filter(said).for_each(|finished| finished.progress_update = None);
-            StoreReply::Settled(at, batch, now, store.settle(node, ends).await)
+            let recorded = progress_sender::send_updates(&*store, node, updates).await;
+            // Recorded updates are not sent again if the outcomes are.
+            let is_recorded = |finished: &&mut FinishedAttempt| recorded.contains(&finished.held.job.id);
+            batch.iter_mut().filter(is_recorded).for_each(|finished| finished.progress_update = None);
+            StoreReply::Settled(index, batch, now, store.settle(node, ends).await)
         }));
     }
 
-    pub(super) fn handle_settle_reply(&mut self, at: usize, batch: Vec<FinishedAttempt>, lost: &[JobId]) {
-        self.queues[at].outcomes.confirm_batch();
+    pub(super) fn handle_settle_reply(&mut self, index: usize, batch: Vec<FinishedAttempt>, lost: &[JobId]) {
+        self.queues[index].outcomes.confirm_batch();
         let (now, lease) = (clock::monotonic_now(), self.node.lease);
         if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
             crash.crashed.cancel();
         }
-        let mut settling = metrics::SettleMetrics::default();
+        let mut settle_metrics = metrics::SettleMetrics::default();
         for finished in batch {
             let FinishedAttempt {
-                queue_index: lane,
+                queue_index,
                 held,
                 outcome,
-                reason: why,
-                duration: took,
-                lateness: late,
-                is_resend: again,
+                reason,
+                duration,
+                lateness,
+                is_resend,
                 result,
-                held_since: since,
-                may_be_recorded: doubted,
+                held_since,
+                may_be_recorded,
                 ..
             } = finished;
-            self.queues[lane].count_check.record_changes(1);
-            let told = self.lost_reported.remove(&claim_key(&held));
-            // Of a settle whose answer was lost: if nobody can have taken the job since we began, it was recorded then.
-            let recorded_before = doubted && self.queues[lane].is_leased_since(since, now, lease);
+            self.queues[queue_index].count_check.record_changes(1);
+            let loss_reported = self.lost_reported.remove(&claim_key(&held));
+            // After a settle with a lost reply: if the lease was valid throughout, that settle recorded the outcome.
+            let recorded_before = may_be_recorded && self.queues[queue_index].is_leased_since(held_since, now, lease);
             if lost.contains(&held.job.id) && !recorded_before {
-                // It may have been recorded then all the same: not a robbery that anybody could know of.
-                if !doubted && !again {
+                // An outcome that may have been recorded before is not reported as lost.
+                if !may_be_recorded && !is_resend {
                     self.summary.lost += 1;
                     metrics::record_rejected_outcome(&held.job.queue);
-                    if !told {
+                    if !loss_reported {
                         self.settings.emit(&Event::Lost { id: held.job.id });
                     }
-                    tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
+                    tracing::warn!(id = %held.job.id, "outcome rejected: another node has the job");
                 }
                 self.recent_outcomes.remember(claim_key(&held), outcome, result);
                 continue;
             }
-            if again {
+            if is_resend {
                 continue;
             }
-            self.unblock_cron_rule(lane, held.job.unique.as_deref(), &outcome);
+            self.unblock_cron_rule(queue_index, held.job.unique.as_deref(), &outcome);
             match outcome {
-                Outcome::Ack => self.queues[lane].done_since_prune += usize::from(!held.job.keep.is_zero()),
+                Outcome::Ack => self.queues[queue_index].done_since_prune += usize::from(!held.job.keep.is_zero()),
                 Outcome::Bury { .. } => {}
-                // It is ready again, or will be: look, or learn when.
-                Outcome::Retry { .. } | Outcome::Release { .. } => self.queues[lane].maybe_ready = true,
+                // A claim finds the job, or reports when it becomes due.
+                Outcome::Retry { .. } | Outcome::Release { .. } => self.queues[queue_index].maybe_ready = true,
             }
             self.summary.record(&outcome);
-            settling.record(&held.job, &outcome, took);
-            if let Some(lateness) = late {
-                let timing = AttemptTiming { lateness, duration: took };
+            settle_metrics.record(&held.job, &outcome, duration);
+            if let Some(lateness) = lateness {
+                let timing = AttemptTiming { lateness, duration };
                 self.settings.duly.kind_stats.record(&self.store, &held.job.kind, &outcome, timing);
             }
-            self.settings.emit(&Event::Settled { held: &held, outcome: &outcome, reason: why, duration: took });
+            self.settings.emit(&Event::Settled { held: &held, outcome: &outcome, reason, duration });
             self.recent_outcomes.remember(claim_key(&held), outcome, result);
         }
     }
 
-    pub(super) fn handle_settle_error(&mut self, at: usize, mut batch: Vec<FinishedAttempt>, error: &Error) {
-        let again_in = self.backoff_delay(self.queues[at].outcomes.failures);
+    pub(super) fn handle_settle_error(&mut self, index: usize, mut batch: Vec<FinishedAttempt>, error: &Error) {
+        let retry_in = self.backoff_delay(self.queues[index].outcomes.failures);
         if matches!(error, Error::Unknown { .. }) {
             batch.iter_mut().for_each(|finished| finished.may_be_recorded = true);
         }
-        self.queues[at].outcomes.return_batch(batch, clock::monotonic_now() + again_in);
-        self.report_store_failure("settle", error, again_in);
+        self.queues[index].outcomes.return_batch(batch, clock::monotonic_now() + retry_in);
+        self.report_store_failure("settle", error, retry_in);
     }
 }
 
@@ -197,11 +197,11 @@ fn to_attempt_end(finished: &FinishedAttempt, keep_dead: Duration) -> AttemptEnd
         _ => finished.held.job.keep,
     };
     let timing = finished.lateness.map(|lateness| AttemptTiming { lateness, duration: finished.duration });
-    let put_off = finished.reason == Some(UNKNOWN_KIND_REASON);
+    let deferred = finished.reason == Some(UNKNOWN_KIND_REASON);
     AttemptEnd {
         timing,
         result: finished.result.clone(),
-        deferred: put_off,
+        deferred,
         ..AttemptEnd::from_held(&finished.held, finished.outcome.clone(), keep)
     }
 }
@@ -214,7 +214,7 @@ mod tests {
     use crate::node::Node;
     use crate::store::Claim;
 
-    /// A job in a node's hands.
+    /// Returns a claimed job.
     async fn claim_job() -> HeldJob {
         let duly = Duly::open(":memory:").await.expect("opens");
         duly.push(Push::new("mail", "{}")).await.expect("pushes");
@@ -231,17 +231,17 @@ mod tests {
     #[tokio::test]
     async fn two_attempts_of_one_job_are_not_settled_in_one_batch() {
         let (one, other, now) = (claim_job().await, claim_job().await, clock::monotonic_now());
-        let mut outbox = UnsettledOutcomes::default();
-        outbox.add(finished(&one, 1));
-        let batch = outbox.take_batch(now);
-        outbox.return_batch(batch, now);
-        outbox.add(finished(&other, 2));
-        // The first was recorded, unheard, and the job has come again.
-        outbox.add(finished(&one, 3));
+        let mut outcomes = UnsettledOutcomes::default();
+        outcomes.add(finished(&one, 1));
+        let batch = outcomes.take_batch(now);
+        outcomes.return_batch(batch, now);
+        outcomes.add(finished(&other, 2));
+        // The reply to the first settle was lost although it was recorded, and the job was claimed again.
+        outcomes.add(finished(&one, 3));
         let fences =
             |batch: Vec<FinishedAttempt>| batch.iter().map(|finished| finished.held.fence.0).collect::<Vec<_>>();
-        assert_eq!(fences(outbox.take_batch(now)), [1, 2]);
-        outbox.confirm_batch();
-        assert_eq!(fences(outbox.take_batch(now)), [3]);
+        assert_eq!(fences(outcomes.take_batch(now)), [1, 2]);
+        outcomes.confirm_batch();
+        assert_eq!(fences(outcomes.take_batch(now)), [3]);
     }
 }

@@ -1,6 +1,6 @@
-//! What attempts say of themselves while they run: gathered here, sent by the worker a few times a second.
+//! Progress that running attempts report: buffered here, and sent by the worker a few times a second.
 //!
-//! However chatty a handler is, of its progress only the last word is sent, and of its lines only the newest.
+//! However often a handler reports, only its latest progress and its newest log lines are sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::job::{Fence, HeldJob, JobId, JobProgress};
 use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PROGRESS_UPDATES_MAX, ProgressUpdate, truncate_text};
 use crate::worker::handler::AttemptState;
 
-/// What one attempt has said and nobody has sent yet.
+/// Unsent progress of one attempt.
 #[derive(Default)]
 struct UnsentProgress {
     progress: Option<JobProgress>,
@@ -23,7 +23,7 @@ struct UnsentProgress {
 
 type UnsentByClaim = HashMap<(JobId, Fence), (Arc<HeldJob>, UnsentProgress)>;
 
-/// What all attempts of a worker have said.
+/// Unsent progress of all attempts of a worker.
 #[derive(Default)]
 pub(crate) struct ProgressBuffer {
     unsent: Mutex<UnsentByClaim>,
@@ -31,69 +31,69 @@ pub(crate) struct ProgressBuffer {
 }
 
 impl ProgressBuffer {
-    pub(crate) fn set_progress(&self, own: &AttemptState, progress: JobProgress) {
-        self.update(own, |said| said.progress = Some(progress));
+    pub(crate) fn set_progress(&self, attempt: &AttemptState, progress: JobProgress) {
+        self.update(attempt, |unsent| unsent.progress = Some(progress));
         self.changed.notify_one();
     }
 
-    pub(crate) fn add_line(&self, own: &AttemptState, at: SystemTime, line: &str) {
+    pub(crate) fn add_line(&self, attempt: &AttemptState, at: SystemTime, line: &str) {
         let line = truncate_text(line, LOG_LINE_BYTES_MAX).to_owned();
-        self.update(own, |said| {
-            if said.lines.len() == LOG_LINES_MAX {
-                said.lines.pop_front();
+        self.update(attempt, |unsent| {
+            if unsent.lines.len() == LOG_LINES_MAX {
+                unsent.lines.pop_front();
             }
-            said.lines.push_back((at, line));
+            unsent.lines.push_back((at, line));
         });
         self.changed.notify_one();
     }
 
-    pub(crate) fn set_result(&self, own: &AttemptState, result: String) {
-        self.update(own, |said| said.result = Some(result));
+    pub(crate) fn set_result(&self, attempt: &AttemptState, result: String) {
+        self.update(attempt, |unsent| unsent.result = Some(result));
     }
 
-    /// Resolves once there is something to send.
+    /// Waits until there is something to send.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// What there is to send, as much as goes into one step.
+    /// Takes the updates for one request.
     pub(crate) fn take_batch(&self) -> Vec<ProgressUpdate> {
-        let mut notes = Vec::new();
-        // What has been sent is not held any longer; a result goes with the outcome.
-        self.lock().retain(|_, (held, said)| {
-            if notes.len() == PROGRESS_UPDATES_MAX {
+        let mut updates = Vec::new();
+        // Sent entries are removed; a result stays until the outcome is sent.
+        self.lock().retain(|_, (held, unsent)| {
+            if updates.len() == PROGRESS_UPDATES_MAX {
                 self.changed.notify_one();
                 return true;
             }
-            notes.extend(take_update(held, said));
-            said.result.is_some()
+            updates.extend(take_update(held, unsent));
+            unsent.result.is_some()
         });
-        notes
+        updates
     }
 
-    /// The last words of an attempt that has ended, and is marked so: what is left to send, and its result.
+    /// Removes a finished attempt, which must be marked as such. Returns its unsent progress and its result.
     pub(crate) fn finish_attempt(&self, held: &HeldJob) -> (Option<ProgressUpdate>, Option<String>) {
-        let mut all = self.lock();
-        // Most attempts say nothing.
-        if all.is_empty() {
+        let mut entries = self.lock();
+        // Most attempts report nothing.
+        if entries.is_empty() {
             return (None, None);
         }
-        match all.remove(&(held.job.id, held.fence)) {
-            Some((held, mut said)) => (take_update(&held, &mut said), said.result),
+        match entries.remove(&(held.job.id, held.fence)) {
+            Some((held, mut unsent)) => (take_update(&held, &mut unsent), unsent.result),
             None => (None, None),
         }
     }
 
-    /// Adds to what an attempt has said, unless it has ended: nobody would take that away any more.
-    fn update(&self, own: &AttemptState, add: impl FnOnce(&mut UnsentProgress)) {
-        let (held, mut all) = (&own.held, self.lock());
-        // Looked at in here: what ends an attempt says so first, and takes what it has said after.
-        if own.finished.load(Ordering::SeqCst) {
+    /// Changes the unsent progress of an attempt, unless it has finished: then it would never be sent.
+    fn update(&self, attempt: &AttemptState, add: impl FnOnce(&mut UnsentProgress)) {
+        let (held, mut entries) = (&attempt.held, self.lock());
+        // Checked under the lock: a finished attempt is marked first and removed afterwards.
+        if attempt.finished.load(Ordering::SeqCst) {
             return;
         }
-        let (_, said) =
-            all.entry((held.job.id, held.fence)).or_insert_with(|| (held.clone(), UnsentProgress::default()));
-        add(said);
+        let (_, unsent) =
+            entries.entry((held.job.id, held.fence)).or_insert_with(|| (held.clone(), UnsentProgress::default()));
+        add(unsent);
     }
 
     fn lock(&self) -> MutexGuard<'_, UnsentByClaim> {
@@ -101,8 +101,8 @@ impl ProgressBuffer {
     }
 }
 
-fn take_update(held: &HeldJob, said: &mut UnsentProgress) -> Option<ProgressUpdate> {
-    let (progress, lines) = (said.progress.take(), std::mem::take(&mut said.lines));
+fn take_update(held: &HeldJob, unsent: &mut UnsentProgress) -> Option<ProgressUpdate> {
+    let (progress, lines) = (unsent.progress.take(), std::mem::take(&mut unsent.lines));
     (progress.is_some() || !lines.is_empty()).then(|| ProgressUpdate::from_held(held, progress, lines.into()))
 }
 
@@ -111,17 +111,18 @@ mod tests {
     use super::*;
     use crate::job::tests::held_job;
 
-    /// A part of a handler that was left behind, a blocking one of an attempt that timed out, say.
+    /// Part of a handler may outlive its attempt, such as a blocking task after a timeout.
     #[test]
     fn progress_reported_after_the_attempt_ended_is_dropped() {
-        let (notes, own) = (ProgressBuffer::default(), AttemptState::new(held_job("mail"), SystemTime::UNIX_EPOCH));
-        notes.set_result(&own, "1".into());
-        own.finished.store(true, Ordering::SeqCst);
-        assert_eq!(notes.finish_attempt(&own.held).1.as_deref(), Some("1"), "said in time");
+        let (updates, attempt) =
+            (ProgressBuffer::default(), AttemptState::new(held_job("mail"), SystemTime::UNIX_EPOCH));
+        updates.set_result(&attempt, "1".into());
+        attempt.finished.store(true, Ordering::SeqCst);
+        assert_eq!(updates.finish_attempt(&attempt.held).1.as_deref(), Some("1"), "set before the attempt finished");
 
-        notes.set_result(&own, "2".into());
-        notes.add_line(&own, SystemTime::UNIX_EPOCH, "still here");
-        assert!(notes.lock().is_empty());
-        assert!(notes.take_batch().is_empty());
+        updates.set_result(&attempt, "2".into());
+        updates.add_line(&attempt, SystemTime::UNIX_EPOCH, "still here");
+        assert!(updates.lock().is_empty());
+        assert!(updates.take_batch().is_empty());
     }
 }

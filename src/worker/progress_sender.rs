@@ -1,4 +1,4 @@
-//! Sends what attempts say of themselves, a few times a second at most.
+//! Sends the progress of attempts, at most a few times a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::store::{PROGRESS_UPDATES_MAX, ProgressUpdate, Store};
 use crate::worker::in_flight::FinishedAttempt;
 use crate::worker::progress::ProgressBuffer;
 
-/// What is said within this time goes in one step.
+/// Updates within this time go into one request.
 const SEND_INTERVAL: Duration = Duration::from_millis(250);
-/// Most lines in one step.
+/// Maximum log lines in one request.
 const BATCH_LINES_MAX: usize = 2_000;
 
-/// Ends with it.
+/// The background task; dropping it ends the task.
 pub(super) struct ProgressSender(tokio::task::JoinHandle<()>);
 
 impl Drop for ProgressSender {
@@ -24,54 +24,55 @@ impl Drop for ProgressSender {
     }
 }
 
-/// Sends what attempts say, until it is dropped.
-pub(super) fn start(notes: Arc<ProgressBuffer>, store: Arc<dyn Store>, node: NodeId) -> ProgressSender {
+/// Starts to send progress, until the result is dropped.
+pub(super) fn start(buffer: Arc<ProgressBuffer>, store: Arc<dyn Store>, node: NodeId) -> ProgressSender {
     ProgressSender(tokio::spawn(async move {
         loop {
-            notes.changed().await;
-            send_updates(&*store, node, notes.take_batch()).await;
+            buffer.changed().await;
+            send_updates(&*store, node, buffer.take_batch()).await;
             tokio::time::sleep(SEND_INTERVAL).await;
         }
     }))
 }
 
-/// What these attempts have said last: to be sent before they are settled, while they are still held.
+/// Returns the last updates of finished attempts. They must be sent before the settle, while the jobs are still held.
 pub(super) fn collect_final_updates(batch: &[FinishedAttempt]) -> Vec<ProgressUpdate> {
     batch.iter().filter_map(|finished| finished.progress_update.clone()).collect()
 }
 
-/// No attempt fails because its words could not be kept. Answers of which jobs they were, or may have been.
-pub(super) async fn send_updates(store: &dyn Store, node: NodeId, notes: Vec<ProgressUpdate>) -> Vec<JobId> {
-    let mut kept = Vec::new();
-    for some in split_into_batches(notes) {
-        let ids: Vec<JobId> = some.iter().map(|note| note.id).collect();
-        let told = store.record_progress(node, some).await;
-        if let Err(error) = &told {
-            tracing::debug!(%error, "progress or log lines were not kept");
+/// Sends updates. Failures are ignored, so that no attempt fails because of them.
+/// Returns the jobs whose updates were recorded or may have been.
+pub(super) async fn send_updates(store: &dyn Store, node: NodeId, updates: Vec<ProgressUpdate>) -> Vec<JobId> {
+    let mut recorded = Vec::new();
+    for batch in split_into_batches(updates) {
+        let ids: Vec<JobId> = batch.iter().map(|update| update.id).collect();
+        let result = store.record_progress(node, batch).await;
+        if let Err(error) = &result {
+            tracing::debug!(%error, "progress or log lines were not recorded");
         }
-        // Lines that may be there are not sent again: one that is missing misleads less than one that is there twice.
-        if matches!(told, Ok(_) | Err(Error::Unknown { .. })) {
-            kept.extend(ids);
+        // Lines that may have been recorded are not sent again: a missing line misleads less than a duplicate.
+        if matches!(result, Ok(_) | Err(Error::Unknown { .. })) {
+            recorded.extend(ids);
         }
     }
-    kept
+    recorded
 }
 
-/// Notes as they are sent: in each step so many, and so many lines, that nobody else waits for long.
-fn split_into_batches(notes: Vec<ProgressUpdate>) -> Vec<Vec<ProgressUpdate>> {
-    let mut steps: Vec<Vec<ProgressUpdate>> = Vec::new();
+/// Splits updates into requests small enough that other clients of the store do not wait long.
+fn split_into_batches(updates: Vec<ProgressUpdate>) -> Vec<Vec<ProgressUpdate>> {
+    let mut batches: Vec<Vec<ProgressUpdate>> = Vec::new();
     let mut lines = 0;
-    for note in notes {
-        lines += note.lines.len();
-        match steps.last_mut().filter(|step| step.len() < PROGRESS_UPDATES_MAX && lines <= BATCH_LINES_MAX) {
-            Some(step) => step.push(note),
+    for update in updates {
+        lines += update.lines.len();
+        match batches.last_mut().filter(|batch| batch.len() < PROGRESS_UPDATES_MAX && lines <= BATCH_LINES_MAX) {
+            Some(batch) => batch.push(update),
             None => {
-                lines = note.lines.len();
-                steps.push(vec![note]);
+                lines = update.lines.len();
+                batches.push(vec![update]);
             }
         }
     }
-    steps
+    batches
 }
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn updates_are_split_by_count_and_by_lines() {
-        let note = |lines: usize| ProgressUpdate {
+        let update = |lines: usize| ProgressUpdate {
             queue: "q".to_owned(),
             id: JobId::fresh(),
             fence: Fence(1),
@@ -91,12 +92,12 @@ mod tests {
             priority: Priority::Normal,
             locator: 0,
         };
-        let sizes = |notes: Vec<ProgressUpdate>| split_into_batches(notes).iter().map(Vec::len).collect::<Vec<_>>();
+        let sizes = |updates: Vec<ProgressUpdate>| split_into_batches(updates).iter().map(Vec::len).collect::<Vec<_>>();
         assert!(sizes(Vec::new()).is_empty());
         assert_eq!(
-            sizes((0..2 * PROGRESS_UPDATES_MAX + 1).map(|_| note(1)).collect()),
+            sizes((0..2 * PROGRESS_UPDATES_MAX + 1).map(|_| update(1)).collect()),
             [PROGRESS_UPDATES_MAX, PROGRESS_UPDATES_MAX, 1]
         );
-        assert_eq!(sizes((0..50).map(|_| note(BATCH_LINES_MAX / 20)).collect()), [20, 20, 10]);
+        assert_eq!(sizes((0..50).map(|_| update(BATCH_LINES_MAX / 20)).collect()), [20, 20, 10]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker knows of one of its queues, and the pure choice of whom to ask for how many jobs.
+//! The state of one queue in a worker, and how free slots are divided among queues.
 
 use std::time::Duration;
 
@@ -9,67 +9,67 @@ use crate::node::NodeId;
 use crate::worker::outcomes::UnsettledOutcomes;
 use crate::worker::reconcile::HeldCountCheck;
 
-/// So many jobs are worth a request of their own.
+/// A claim for at least this many jobs is worth a separate request.
 pub(super) const CLAIM_AHEAD_MIN: usize = 100;
 
-/// What a worker knows of one of its queues.
+/// The state of one queue in a worker.
 pub(super) struct QueueState {
     pub(super) name: String,
-    /// Most of its jobs that run at once.
+    /// Maximum jobs of this queue that run at once.
     pub(super) limit: usize,
-    /// Its share; `None` for all lanes means strict order.
+    /// Its share of free slots. Without weights on any queue, the order of the queues is strict.
     pub(super) weight: Option<u32>,
-    /// Attempts that run now.
+    /// Running attempts.
     pub(super) running: usize,
-    /// Claims in flight: one, or two where each is for many.
+    /// Claims in flight: one, or two if both are large.
     pub(super) claims_in_flight: usize,
-    /// The store is being asked what we hold.
+    /// A request for the list of held jobs is in flight.
     pub(super) resync_in_flight: bool,
-    /// Slots kept free for their answers.
+    /// Slots reserved for the replies to claims in flight.
     pub(super) reserved_slots: usize,
-    /// The last claim got all that it asked for.
+    /// The last claim returned as many jobs as requested.
     pub(super) last_claim_was_full: bool,
-    /// How attempts ended that the store does not have yet.
+    /// Outcomes that the store has not recorded yet.
     pub(super) outcomes: UnsettledOutcomes,
-    /// Put into our hands and not begun yet.
+    /// Jobs delivered to this node and not started yet.
     pub(super) delivered: Vec<HeldJob>,
-    /// The highest fence of a job that the store has named, when it was asked what we hold or put one into our hands:
-    /// what comes under one that is not higher may have come before.
+    /// The highest fence that a resync or a delivery has reported.
+    /// A delivery with a fence that is not higher may be a duplicate.
     pub(super) highest_reported_fence: Fence,
-    /// We stand on the list of those that a push may wake.
+    /// The node is on the idle list: a push may wake it.
     pub(super) on_idle_list: bool,
-    /// A look may find something.
+    /// A claim may find jobs.
     pub(super) maybe_ready: bool,
-    /// Look at this moment even if nothing wakes us.
+    /// When to claim even without a wake.
     pub(super) check_at: Option<Instant>,
-    /// When the next cron tick of the queue is to be fired.
+    /// When to fire the next cron tick of the queue.
     pub(super) tick_at: Option<Instant>,
-    /// The store has said that it is due.
+    /// The store has reported that the tick is due.
     pub(super) tick_due: bool,
-    /// Ticks are being fired: one batch at a time.
+    /// A request to fire ticks is in flight; there is at most one.
     pub(super) fire_in_flight: bool,
-    /// How often in a row that has failed.
+    /// Consecutive failures to fire ticks.
     pub(super) fire_failures: u32,
-    /// The last look at ticks was in vain: no other before this moment.
+    /// Earliest time of the next tick check, after one that fired nothing.
     pub(super) fire_not_before: Option<Instant>,
-    /// Rules whose job has just ended: a tick of theirs may have waited for that.
+    /// Cron rules that a finished job may have unblocked.
     pub(super) unblocked_rules: Vec<String>,
-    /// The store failed: do not ask before this moment.
+    /// Earliest time of the next claim after a store failure.
     pub(super) claim_not_before: Option<Instant>,
-    /// How often in a row the store has failed.
+    /// Consecutive failed claims.
     pub(super) claim_failures: u32,
-    /// The answer to a claim was lost: ask for everything we hold.
+    /// The reply to a claim was lost: the list of held jobs must be requested.
     pub(super) needs_resync: bool,
-    /// Nodes that may be dead and hold something here.
+    /// Nodes that may be dead and hold jobs of this queue.
     pub(super) suspects: Vec<NodeId>,
-    /// Nodes that will be suspected at a moment, unless a beat before it says otherwise.
+    /// Nodes that become suspects at the given time, unless a heartbeat reply corrects that.
     pub(super) expiring: Vec<(NodeId, Instant)>,
-    /// Whether the store counts as much in our hands as we do.
+    /// Compares the number of held jobs with the store's count.
     pub(super) count_check: HeldCountCheck,
-    /// When a beat was last answered here, and since when none was so late that the lease may have been over.
+    /// When the last heartbeat reply arrived, and since when no reply was late enough for the lease to have expired.
     last_heartbeat_at: Option<Instant>,
     leased_since: Option<Instant>,
-    /// Jobs done here since the last prune.
+    /// Jobs done since the last prune.
     pub(super) done_since_prune: usize,
     /// When to prune next.
     pub(super) prune_at: Option<Instant>,
@@ -111,7 +111,8 @@ impl QueueState {
         }
     }
 
-    /// A beat was answered. It was carried out a beat before that at the earliest, so this much sooner than a lease counts as late.
+    /// Records a heartbeat reply. The store may have applied the heartbeat up to one interval earlier, so a reply
+    /// counts as late after two thirds of a lease.
     pub(super) fn record_heartbeat(&mut self, now: Instant, lease: Duration) {
         if self.last_heartbeat_at.is_none_or(|before| now - before > lease * 2 / 3) {
             self.leased_since = Some(now);
@@ -119,13 +120,13 @@ impl QueueState {
         self.last_heartbeat_at = Some(now);
     }
 
-    /// Whether nobody can have taken from us what we held at that moment.
-    pub(super) fn is_leased_since(&self, moment: Instant, now: Instant, lease: Duration) -> bool {
-        let still = self.last_heartbeat_at.is_some_and(|heard| now - heard <= lease * 2 / 3);
-        still && self.leased_since.is_some_and(|since| since <= moment)
+    /// Returns whether the lease has been valid since `since`, so that no other node can have taken held jobs.
+    pub(super) fn is_leased_since(&self, since: Instant, now: Instant, lease: Duration) -> bool {
+        let is_current = self.last_heartbeat_at.is_some_and(|replied| now - replied <= lease * 2 / 3);
+        is_current && self.leased_since.is_some_and(|leased| leased <= since)
     }
 
-    /// From now on this node may be dead.
+    /// Adds a node that may be dead.
     pub(super) fn add_suspect(&mut self, node: NodeId) {
         if !self.suspects.contains(&node) {
             self.suspects.push(node);
@@ -133,33 +134,34 @@ impl QueueState {
         self.maybe_ready = true;
     }
 
-    /// Suspects those whose lease has ended meanwhile.
+    /// Turns nodes with an expired lease into suspects.
     pub(super) fn suspect_expired(&mut self, now: Instant) {
-        let (ended, ending) = std::mem::take(&mut self.expiring).into_iter().partition(|(_, at)| *at <= now);
-        self.expiring = ending;
-        let ended: Vec<(NodeId, Instant)> = ended;
-        ended.into_iter().for_each(|(node, _)| self.add_suspect(node));
+        let (expired, expiring) = std::mem::take(&mut self.expiring).into_iter().partition(|(_, at)| *at <= now);
+        self.expiring = expiring;
+        let expired: Vec<(NodeId, Instant)> = expired;
+        expired.into_iter().for_each(|(node, _)| self.add_suspect(node));
     }
 
-    /// No claim is in flight, and the store has not just failed.
+    /// Returns whether no claim is in flight and no backoff is running.
     pub(super) fn can_claim(&self, now: Instant) -> bool {
         self.claims_in_flight == 0 && self.claim_not_before.is_none_or(|at| at <= now)
     }
 
-    /// A claim for many is in flight, and another one can follow it: the store answers that while we see to the first.
+    /// Returns whether a second large claim can follow the one in flight, so that the store works while jobs start.
     fn can_claim_ahead(&self, now: Instant) -> bool {
-        let many = self.limit.saturating_sub(self.running + self.reserved_slots) >= CLAIM_AHEAD_MIN;
-        many && self.claims_in_flight == 1
+        let is_large = self.limit.saturating_sub(self.running + self.reserved_slots) >= CLAIM_AHEAD_MIN;
+        is_large
+            && self.claims_in_flight == 1
             && self.last_claim_was_full
             && self.claim_not_before.is_none_or(|at| at <= now)
     }
 
-    /// Most jobs to ask for at a time. Of many slots half, so that the store answers for the other half while these run.
+    /// Returns the maximum size of one claim. With many slots it is half of them, so that two claims can overlap.
     pub(super) fn claim_size_max(&self) -> usize {
         if self.limit >= 2 * CLAIM_AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
     }
 
-    /// How many more jobs to ask for; none if there is no reason to, or before it is known what we hold.
+    /// Returns how many jobs to claim: 0 if a claim is pointless, or until it is known which jobs this node holds.
     pub(super) fn jobs_to_claim(&self, now: Instant) -> usize {
         match !self.needs_resync && ((self.maybe_ready && self.can_claim(now)) || self.can_claim_ahead(now)) {
             true => self.limit.saturating_sub(self.running + self.reserved_slots + self.delivered.len()),
@@ -168,41 +170,41 @@ impl QueueState {
     }
 }
 
-/// Whom to ask for how many, when `free` slots are free: `(lane, jobs)`, none of them 0.
+/// Divides `free` slots among queues, given as `(wanted jobs, weight)`. Returns `(queue index, jobs)`, never 0 jobs.
 ///
-/// Without weights the first lane that has room gets all it can take, then the next.
-/// With weights free slots are divided by them; `random` in 0..1 decides where the odd slot goes.
-pub(super) fn divide_slots(lanes: &[(usize, Option<u32>)], free: usize, random: f64) -> Vec<(usize, usize)> {
-    let open: Vec<usize> = (0..lanes.len()).filter(|at| lanes[*at].0 > 0).collect();
-    let weighted = lanes.iter().any(|(_, weight)| weight.is_some());
+/// Without weights, the first queue gets as much as it wants, then the next one.
+/// With weights, the slots are divided in proportion; `random` in 0..1 decides which queue gets the remainder.
+pub(super) fn divide_slots(queues: &[(usize, Option<u32>)], free: usize, random: f64) -> Vec<(usize, usize)> {
+    let open: Vec<usize> = (0..queues.len()).filter(|index| queues[*index].0 > 0).collect();
+    let weighted = queues.iter().any(|(_, weight)| weight.is_some());
     if !weighted {
-        return divide_slots_in_order(lanes, &open, free);
+        return divide_slots_in_order(queues, &open, free);
     }
-    let weight = |at: usize| u64::from(lanes[at].1.unwrap_or(1));
-    let sum: u64 = open.iter().map(|at| weight(*at)).sum();
+    let weight = |index: usize| u64::from(queues[index].1.unwrap_or(1));
+    let sum: u64 = open.iter().map(|index| weight(*index)).sum();
     let mut shares = Vec::new();
     let (mut before, mut given) = (0.0, 0);
-    for at in open {
-        // Cumulative shares, all shifted by the same random part of a slot: they add up, and each is fair on average.
-        before += free as f64 * weight(at) as f64 / sum.max(1) as f64;
-        let upto = ((before + random.clamp(0.0, 0.999_999)).floor() as usize).min(free);
-        let share = (upto - given).min(lanes[at].0);
-        given = upto;
+    for index in open {
+        // All cumulative shares are shifted by the same random fraction: they add up, and each is fair on average.
+        before += free as f64 * weight(index) as f64 / sum.max(1) as f64;
+        let up_to = ((before + random.clamp(0.0, 0.999_999)).floor() as usize).min(free);
+        let share = (up_to - given).min(queues[index].0);
+        given = up_to;
         if share > 0 {
-            shares.push((at, share));
+            shares.push((index, share));
         }
     }
     shares
 }
 
-fn divide_slots_in_order(lanes: &[(usize, Option<u32>)], open: &[usize], free: usize) -> Vec<(usize, usize)> {
-    let mut left = free;
+fn divide_slots_in_order(queues: &[(usize, Option<u32>)], open: &[usize], free: usize) -> Vec<(usize, usize)> {
+    let mut remaining = free;
     let mut shares = Vec::new();
-    for at in open {
-        let share = lanes[*at].0.min(left);
+    for index in open {
+        let share = queues[*index].0.min(remaining);
         if share > 0 {
-            shares.push((*at, share));
-            left -= share;
+            shares.push((*index, share));
+            remaining -= share;
         }
     }
     shares
@@ -235,37 +237,40 @@ mod tests {
     #[test]
     fn large_claim_is_split_in_two_and_overlapped() {
         let now = Instant::now();
-        let mut lane = QueueState::new("q".into(), 4 * CLAIM_AHEAD_MIN);
-        assert_eq!((lane.jobs_to_claim(now), lane.claim_size_max()), (4 * CLAIM_AHEAD_MIN, 2 * CLAIM_AHEAD_MIN));
-        (lane.claims_in_flight, lane.reserved_slots) = (1, 2 * CLAIM_AHEAD_MIN);
-        assert_eq!(lane.jobs_to_claim(now), 0, "nobody knows yet whether there are so many");
-        lane.last_claim_was_full = true;
-        assert_eq!(lane.jobs_to_claim(now), 2 * CLAIM_AHEAD_MIN);
-        lane.needs_resync = true;
-        assert_eq!(lane.jobs_to_claim(now), 0, "what we hold is asked for when nothing is under way");
-        (lane.claims_in_flight, lane.reserved_slots) = (0, 0);
-        assert_eq!(lane.jobs_to_claim(now), 0, "and nothing else before it");
-        lane.needs_resync = false;
-        (lane.claims_in_flight, lane.reserved_slots) = (2, 3 * CLAIM_AHEAD_MIN);
-        assert_eq!(lane.jobs_to_claim(now), 0, "two are enough");
+        let mut queue = QueueState::new("q".into(), 4 * CLAIM_AHEAD_MIN);
+        assert_eq!((queue.jobs_to_claim(now), queue.claim_size_max()), (4 * CLAIM_AHEAD_MIN, 2 * CLAIM_AHEAD_MIN));
+        (queue.claims_in_flight, queue.reserved_slots) = (1, 2 * CLAIM_AHEAD_MIN);
+        assert_eq!(queue.jobs_to_claim(now), 0, "the first claim may not be full");
+        queue.last_claim_was_full = true;
+        assert_eq!(queue.jobs_to_claim(now), 2 * CLAIM_AHEAD_MIN);
+        queue.needs_resync = true;
+        assert_eq!(queue.jobs_to_claim(now), 0, "a resync waits until no claim is in flight");
+        (queue.claims_in_flight, queue.reserved_slots) = (0, 0);
+        assert_eq!(queue.jobs_to_claim(now), 0, "no claim before the resync");
+        queue.needs_resync = false;
+        (queue.claims_in_flight, queue.reserved_slots) = (2, 3 * CLAIM_AHEAD_MIN);
+        assert_eq!(queue.jobs_to_claim(now), 0, "at most two claims in flight");
         let few = QueueState::new("q".into(), CLAIM_AHEAD_MIN);
         assert_eq!((few.jobs_to_claim(now), few.claim_size_max()), (CLAIM_AHEAD_MIN, CLAIM_AHEAD_MIN));
     }
 
     proptest! {
         #[test]
-        fn never_gives_more_than_is_free_or_fits(lanes in proptest::collection::vec((0usize..50, proptest::option::of(0u32..9)), 0..8),
-                                                 free in 0usize..100, random in any::<f64>()) {
-            let shares = divide_slots(&lanes, free, random);
+        fn shares_never_exceed_free_slots_or_demand(
+            queues in proptest::collection::vec((0usize..50, proptest::option::of(0u32..9)), 0..8),
+            free in 0usize..100,
+            random in any::<f64>(),
+        ) {
+            let shares = divide_slots(&queues, free, random);
             prop_assert!(shares.iter().map(|(_, n)| n).sum::<usize>() <= free);
-            prop_assert!(shares.iter().all(|(at, n)| *n > 0 && *n <= lanes[*at].0));
+            prop_assert!(shares.iter().all(|(index, n)| *n > 0 && *n <= queues[*index].0));
         }
 
         #[test]
-        fn no_slot_stays_free_for_want_of_asking_in_strict_order(rooms in proptest::collection::vec(0usize..50, 0..8), free in 0usize..100) {
-            let lanes: Vec<_> = rooms.iter().map(|room| (*room, None)).collect();
-            let given: usize = divide_slots(&lanes, free, 0.0).iter().map(|(_, n)| n).sum();
-            prop_assert_eq!(given, free.min(rooms.iter().sum()));
+        fn strict_order_fills_every_slot(wanted in proptest::collection::vec(0usize..50, 0..8), free in 0usize..100) {
+            let queues: Vec<_> = wanted.iter().map(|jobs| (*jobs, None)).collect();
+            let given: usize = divide_slots(&queues, free, 0.0).iter().map(|(_, n)| n).sum();
+            prop_assert_eq!(given, free.min(wanted.iter().sum()));
         }
     }
 }

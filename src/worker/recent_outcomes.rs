@@ -1,21 +1,21 @@
-//! Outcomes that were sent of late.
+//! Outcomes that were sent recently.
 //!
-//! A server that failed over may have lost the newest of them, or have refused them while another was in its place:
-//! then it says that we still hold those jobs. The same outcome is sent again, and the job does not run a second time.
+//! A server may lose the newest outcomes in a failover, or reject them while another server replaces it.
+//! It then lists the jobs as held. The worker sends the same outcome again instead of running the job twice.
 
 use std::collections::VecDeque;
 
 use crate::job::{Fence, JobId, Outcome};
 
-/// How many are remembered: more than are recorded in the time that a replica may be behind.
+/// Maximum remembered outcomes: more than are recorded while a replica lags behind.
 const RECENT_OUTCOMES_MAX: usize = 10_000;
-/// Most bytes of results that are remembered with them.
+/// Maximum bytes of remembered results.
 const RECENT_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Default)]
 pub(super) struct RecentOutcomes {
     entries: VecDeque<((JobId, Fence), Outcome, Option<String>)>,
-    /// Bytes of results.
+    /// Total bytes of results.
     result_bytes: usize,
 }
 
@@ -29,7 +29,7 @@ impl RecentOutcomes {
         }
     }
 
-    /// How this attempt ended, and what it gave.
+    /// Returns the outcome and the result of an attempt.
     pub(super) fn find(&self, attempt: (JobId, Fence)) -> Option<(Outcome, Option<String>)> {
         let found = self.entries.iter().rev().find(|(other, ..)| *other == attempt);
         found.map(|(_, outcome, result)| (outcome.clone(), result.clone()))

@@ -1,7 +1,7 @@
-//! One shift of a worker, from joining to leaving: the loop.
+//! The run loop of a worker, from joining to leaving.
 //!
-//! It asks the store (claims, settles, prunes) and goes on while the answers are under way;
-//! it sleeps only when there is nothing to ask, and no error of the store ends it.
+//! The loop sends requests to the store (claim, settle, prune) and continues while they are in flight.
+//! It sleeps only if there is nothing to send. Store errors never end it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,28 +33,28 @@ use crate::worker::queue_state::QueueState;
 use crate::worker::recent_outcomes::RecentOutcomes;
 use crate::worker::timer::Timer;
 
-/// How long a worker waits at its start until it can hear orders.
+/// How long a starting worker waits until other nodes can send it commands.
 const PEERS_READY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Orders that may wait for the loop: whoever gives more is told that it is busy.
+/// Maximum queued commands for the loop; further senders get a busy error.
 const COMMANDS_MAX: usize = 64;
-/// How long a stopping worker tries to record what is left.
+/// How long a stopping worker tries to record the last outcomes.
 const FINAL_SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long at most to let other attempts end before the store is asked again, where they usually are as quick as this.
+/// Upper bound of the wait for more attempts to finish before the next settle, if attempts are usually quick.
 const COLLECT_WAIT_MAX: Duration = Duration::from_micros(300);
-/// A store that answers sooner than this can wait so long all the same: a request more costs it as much.
+/// Lower bound of that wait, even if the store is faster: an extra request costs it as much.
 const COLLECT_WAIT_MIN: Duration = Duration::from_micros(100);
 const QUICK_ATTEMPT_MAX: Duration = Duration::from_micros(200);
-/// The longest grace time that makes a difference.
+/// Longer grace periods make no difference.
 const GRACE_PERIOD_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Survivors of a node do not all ask for its jobs at the same moment.
+/// Spreads the take-back requests of the nodes that survive a dead one.
 const TAKE_BACK_JITTER_MAX: Duration = Duration::from_millis(30);
 
-/// How much longer than a lease one that only drains waits for what the dead hold: the beat that finds it in contact for long
-/// enough, and the claim after it.
+/// How much longer than a lease a draining worker waits for jobs held by dead nodes: one heartbeat that lists them as
+/// suspects, and the claim after it.
 const DRAIN_TAKE_BACK_WAIT: Duration = Duration::from_secs(3);
 
-/// Whether to wait for more work.
+/// Whether the loop waits for more work or ends once there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunMode {
     Serve,
@@ -65,57 +65,57 @@ pub(super) struct WorkerLoop {
     pub(super) settings: WorkerSettings,
     pub(super) mode: RunMode,
     pub(super) stop: CancellationToken,
-    /// Ends the grace time.
+    /// Ends the grace period at once.
     pub(super) stop_now: CancellationToken,
     pub(super) node: Node,
     pub(super) store: Arc<dyn Store>,
     pub(super) queues: Vec<QueueState>,
     pub(super) in_flight: InFlight,
-    /// The kinds that there is a handler for; `None` if for any.
+    /// The kinds with a handler; `None` if any kind can run.
     pub(super) kinds: Option<Arc<[String]>>,
-    /// How long attempts have taken of late, on average.
+    /// Moving average of attempt durations.
     pub(super) attempt_duration_avg: Duration,
     pub(super) collect_wait: AdaptiveWait,
     pub(super) recent_outcomes: RecentOutcomes,
-    /// What every attempt gets.
+    /// Shared by all attempts.
     context: Arc<WorkerContext>,
-    /// How long a settle has taken of late, on average.
+    /// Moving average of settle durations.
     pub(super) settle_duration_avg: Duration,
     pub(super) requests: FuturesUnordered<BoxFuture<'static, StoreReply>>,
-    /// When the grace time is over; set while stopping.
+    /// End of the grace period; set while stopping.
     pub(super) grace_until: Option<Instant>,
-    /// When to leave, recorded or not; set once the grace time is over.
+    /// Deadline for leaving even if outcomes are unrecorded; set once the grace period is over.
     pub(super) leave_by: Option<Instant>,
-    /// When to tell next that the loop turns, if anybody wants to know.
+    /// When to emit the next [`Event::Alive`], if an interval is set.
     next_alive_at: Option<Instant>,
     pub(super) summary: RunSummary,
     peers: Arc<Peers>,
-    /// Attempts whose job another node has, as an event has told already, and which have not ended yet.
+    /// Running attempts that lost their job to another node and for which [`Event::Lost`] has been emitted.
     pub(super) lost_reported: HashSet<(JobId, Fence)>,
-    /// The last beat has named nodes whose lease is over, and nothing has been taken back since.
+    /// The last heartbeat listed nodes with an expired lease, and nothing has been taken back since.
     pub(super) has_suspects: bool,
-    /// Somebody has told us to claim no more.
+    /// Another node has ordered this worker to stop claiming.
     pub(super) quiet: bool,
-    /// When this shift began.
+    /// When this run began.
     joined_at: Instant,
-    /// Nothing of ours is left in the store.
+    /// The node has left the store and holds nothing there.
     has_left: bool,
 }
 
 impl WorkerLoop {
     pub(super) fn new(
         settings: WorkerSettings,
-        lanes: Vec<QueueState>,
+        queues: Vec<QueueState>,
         mode: RunMode,
         stop: CancellationToken,
-        at_once: CancellationToken,
-        hall: Arc<Peers>,
+        stop_now: CancellationToken,
+        peers: Arc<Peers>,
     ) -> Self {
-        let mut node = Node::fresh(lanes.iter().map(|lane| lane.name.clone()).collect());
-        node.id = hall.worker_node_id();
+        let mut node = Node::fresh(queues.iter().map(|queue| queue.name.clone()).collect());
+        node.id = peers.worker_node_id();
         node.lease = settings.duly.options.lease;
-        node.profile = build_profile(&settings, &lanes);
-        let shared = Arc::new(WorkerContext {
+        node.profile = build_profile(&settings, &queues);
+        let context = Arc::new(WorkerContext {
             progress: Arc::default(),
             stopping: stop.clone(),
             duly: settings.duly.clone(),
@@ -123,7 +123,7 @@ impl WorkerLoop {
             crash: settings.crash.clone(),
         });
         WorkerLoop {
-            peers: hall,
+            peers,
             lost_reported: HashSet::new(),
             has_suspects: false,
             quiet: false,
@@ -132,14 +132,14 @@ impl WorkerLoop {
             settings,
             mode,
             stop,
-            stop_now: at_once,
+            stop_now,
             node,
-            queues: lanes,
+            queues,
             in_flight: InFlight::default(),
             attempt_duration_avg: Duration::ZERO,
             collect_wait: AdaptiveWait::default(),
             recent_outcomes: RecentOutcomes::default(),
-            context: shared,
+            context,
             settle_duration_avg: Duration::ZERO,
             requests: FuturesUnordered::new(),
             grace_until: None,
@@ -151,26 +151,26 @@ impl WorkerLoop {
         }
     }
 
-    /// Joins, works, leaves.
+    /// Joins, runs until the worker is stopped or drained, and leaves.
     pub(super) async fn run(mut self) -> Result<RunSummary> {
-        // Whoever sees this node should be able to speak to it; but no job waits for that for long.
+        // Peers that see this node should be able to call it, but jobs do not wait long for that.
         let _ = tokio::time::timeout(PEERS_READY_TIMEOUT, self.peers.ensure_announced()).await;
-        let first = self.store.heartbeat(&self.node).await?;
+        let first_reply = self.store.heartbeat(&self.node).await?;
         let mut wakes = self.store.subscribe_wakes(self.node.id).await?;
-        // One that only drains goes as soon as it finds nothing, and must not be given something just then.
+        // A draining worker leaves once it finds nothing, and must not receive a job at that moment.
         if self.mode == RunMode::Serve {
             self.store.accept_deliveries(self.node.id, self.kinds.clone()).await?;
         }
-        let mut beating = HeartbeatThread::start(self.store.clone(), self.node.clone())?;
-        let alarm = Timer::start()?;
-        let _telling = progress_sender::start(self.context.progress.clone(), self.store.clone(), self.node.id);
+        let mut heartbeats = HeartbeatThread::start(self.store.clone(), self.node.clone())?;
+        let timer = Timer::start()?;
+        let _progress_sender = progress_sender::start(self.context.progress.clone(), self.store.clone(), self.node.id);
         let crashed = self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default();
-        let (sender, mut orders) = mpsc::channel(COMMANDS_MAX);
-        let _at_work = self.peers.register_worker(&self.node, sender);
+        let (sender, mut commands) = mpsc::channel(COMMANDS_MAX);
+        let _registration = self.peers.register_worker(&self.node, sender);
         self.settings.emit(&Event::Joined { node: self.node.id });
-        self.handle_heartbeat_reply(first);
+        self.handle_heartbeat_reply(first_reply);
         loop {
-            beating.record_loop_turn(self.quiet || self.grace_until.is_some());
+            heartbeats.record_loop_turn(self.quiet || self.grace_until.is_some());
             self.begin_stop_if_requested();
             self.start_delivered();
             self.claim_ahead();
@@ -179,56 +179,55 @@ impl WorkerLoop {
                 break;
             }
             self.begin_stop_if_requested();
-            // What is in our hands is known before anything is asked, and before we go.
+            // Delivered jobs must be known before requests are sent and before the loop ends.
             while let Ok(wake) = wakes.try_recv() {
-                self.handle_wake(wake, &beating);
+                self.handle_wake(wake, &heartbeats);
             }
-            // What there is no room for is given back with what is asked now.
+            // Jobs delivered without a free slot are released in the same batch.
             self.start_delivered();
             self.send_requests();
             if self.is_finished() {
                 break;
             }
-            alarm.set(self.next_deadline());
+            timer.set(self.next_deadline());
             tokio::select! {
-                Some(answered) = self.requests.next(), if !self.requests.is_empty() => {
-                    self.handle_store_reply(answered);
+                Some(reply) = self.requests.next(), if !self.requests.is_empty() => {
+                    self.handle_store_reply(reply);
                     self.handle_ready_replies();
                 }
                 finished = self.in_flight.next_finished() => self.finish_attempt(finished),
-                Some(wake) = wakes.recv() => self.handle_wake(wake, &beating),
-                Some(beaten) = beating.replies.recv() => match beaten {
-                    Some(beaten) => self.handle_heartbeat_reply(beaten),
+                Some(wake) = wakes.recv() => self.handle_wake(wake, &heartbeats),
+                Some(reply) = heartbeats.replies.recv() => match reply {
+                    Some(reply) => self.handle_heartbeat_reply(reply),
                     None => self.check_all_queues(),
                 },
-                Some(order) = orders.recv() => self.handle_command(order),
-                () = alarm.expired() => {}
+                Some(command) = commands.recv() => self.handle_command(command),
+                () = timer.expired() => {}
                 () = crashed.cancelled() => break,
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.begin_stop_if_requested(),
                 () = self.stop_now.cancelled(), if self.leave_by.is_none() => self.end_grace_period(),
             }
         }
-        drop(beating);
+        drop(heartbeats);
         self.summary.crashed = crashed.is_cancelled();
-        self.summary.unrecorded = self.queues.iter().map(|lane| lane.outcomes.unrecorded_count() as u64).sum();
-        // If the store does not answer in time, the lease ends what is left.
-        let by = self.leave_by.unwrap_or_else(|| clock::monotonic_now() + FINAL_SETTLE_TIMEOUT);
-        let left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await;
-        self.has_left = left.is_ok_and(|left| left.is_ok());
-        let _ = tokio::time::timeout_at(by, self.settings.duly.kind_stats.flush(&*self.store)).await;
+        self.summary.unrecorded = self.queues.iter().map(|queue| queue.outcomes.unrecorded_count() as u64).sum();
+        // If the store does not reply in time, the remaining jobs are taken back when the lease expires.
+        let deadline = self.leave_by.unwrap_or_else(|| clock::monotonic_now() + FINAL_SETTLE_TIMEOUT);
+        let left = tokio::time::timeout_at(deadline, self.store.leave(self.node.id)).await;
+        self.has_left = matches!(left, Ok(Ok(())));
+        let _ = tokio::time::timeout_at(deadline, self.settings.duly.kind_stats.flush(&*self.store)).await;
         Ok(self.summary)
     }
 
-    /// Does what another node tells us to.
-    fn handle_command(&mut self, order: NodeCommand) {
-        match order {
-            // Whoever asked may have gone away.
-            NodeCommand::ListJobs(answer) => drop(answer.send(self.in_flight.snapshot())),
-            NodeCommand::Cancel(id, answer) => drop(answer.send(self.in_flight.cancel_job(id))),
-            NodeCommand::SetQuiet(quiet, answer) => {
+    /// Executes a command from another node. Replies are dropped if the caller is gone.
+    fn handle_command(&mut self, command: NodeCommand) {
+        match command {
+            NodeCommand::ListJobs(reply) => drop(reply.send(self.in_flight.snapshot())),
+            NodeCommand::Cancel(id, reply) => drop(reply.send(self.in_flight.cancel_job(id))),
+            NodeCommand::SetQuiet(quiet, reply) => {
                 self.quiet = quiet;
                 self.check_all_queues();
-                let _ = answer.send(());
+                let _ = reply.send(());
             }
             NodeCommand::Stop => self.stop.cancel(),
         }
@@ -236,7 +235,7 @@ impl WorkerLoop {
 
     // Attempts.
 
-    pub(super) fn start_attempt(&mut self, lane: usize, held: HeldJob, now: SystemTime) {
+    pub(super) fn start_attempt(&mut self, queue_index: usize, held: HeldJob, now: SystemTime) {
         let settings = &self.settings;
         let deadline = settings.duly.options.clock.now() + held.job.timeout;
         let attempt = Attempt {
@@ -246,164 +245,167 @@ impl WorkerLoop {
             ctx: Ctx { attempt_state: Arc::new(AttemptState::new(held, deadline)), worker: self.context.clone() },
         };
         let held = &attempt.ctx.attempt_state.held;
-        let late = now.duration_since(held.due).unwrap_or_default();
+        let lateness = now.duration_since(held.due).unwrap_or_default();
         if attempt.check_crash_limit().is_none() {
-            settings.emit(&Event::Started { held, lateness: late });
+            settings.emit(&Event::Started { held, lateness });
         }
-        self.queues[lane].running += 1;
-        self.in_flight.start(lane, late, attempt, settings.handlers.clone());
+        self.queues[queue_index].running += 1;
+        self.in_flight.start(queue_index, lateness, attempt, settings.handlers.clone());
     }
 
-    /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
+    /// Collects finished attempts, so that one settle records them and one claim fills their slots.
     ///
-    /// Those that were just started are given their first turn, and where attempts have been quick of late the others a
-    /// moment to end too: asking the store for a few would keep the rest waiting for a whole commit.
-    /// If that brings nobody it is tried again only now and then.
+    /// New attempts get their first poll. If attempts are usually quick, the others get a moment to finish, since a
+    /// request for a few would make the rest wait for a whole commit. [`AdaptiveWait`] skips this if it does not pay
+    /// off.
     async fn collect_finished(&mut self) {
         while let Some(finished) = self.in_flight.try_next_finished() {
             self.finish_attempt(finished);
         }
-        let some_wait =
-            self.queues.iter().any(|lane| lane.outcomes.pending_count() > 0 && !lane.outcomes.has_in_flight());
-        let quick = self.attempt_duration_avg < QUICK_ATTEMPT_MAX && some_wait && !self.in_flight.is_empty();
-        let fresh = self.in_flight.unpolled_count();
-        if !(quick || fresh > 0) || !self.collect_wait.should_wait() {
+        let has_unsent =
+            self.queues.iter().any(|queue| queue.outcomes.pending_count() > 0 && !queue.outcomes.has_in_flight());
+        let is_quick = self.attempt_duration_avg < QUICK_ATTEMPT_MAX && has_unsent && !self.in_flight.is_empty();
+        let unpolled = self.in_flight.unpolled_count();
+        if !(is_quick || unpolled > 0) || !self.collect_wait.should_wait() {
             return;
         }
         let (before, until) = (
             self.pending_outcomes(),
             clock::monotonic_now() + (self.settle_duration_avg / 3).clamp(COLLECT_WAIT_MIN, COLLECT_WAIT_MAX),
         );
-        let waits = |shift: &Self| (quick && !shift.in_flight.is_empty()) || shift.in_flight.unpolled_count() > 0;
-        while waits(self) && self.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
+        let can_grow = |this: &Self| (is_quick && !this.in_flight.is_empty()) || this.in_flight.unpolled_count() > 0;
+        while can_grow(self) && self.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
             tokio::task::yield_now().await;
             while let Some(finished) = self.in_flight.try_next_finished() {
                 self.finish_attempt(finished);
             }
         }
-        self.collect_wait
-            .record_arrivals(self.pending_outcomes() - before + fresh.saturating_sub(self.in_flight.unpolled_count()));
+        self.collect_wait.record_arrivals(
+            self.pending_outcomes() - before + unpolled.saturating_sub(self.in_flight.unpolled_count()),
+        );
     }
 
     fn finish_attempt(&mut self, mut finished: FinishedAttempt) {
         (finished.progress_update, finished.result) = self.context.progress.finish_attempt(&finished.held);
-        let lane = &mut self.queues[finished.queue_index];
-        lane.running -= 1;
-        lane.count_check.record_changes(1);
+        let queue = &mut self.queues[finished.queue_index];
+        queue.running -= 1;
+        queue.count_check.record_changes(1);
         self.attempt_duration_avg = (self.attempt_duration_avg * 7 + finished.duration) / 8;
-        lane.outcomes.add(finished);
+        queue.outcomes.add(finished);
         if self.mode == RunMode::Drain {
-            // It may have pushed more: the end is reached only when a look after the last attempt finds nothing.
-            self.queues.iter_mut().for_each(|lane| lane.maybe_ready = true);
+            // The attempt may have pushed more jobs: only a claim after the last attempt shows that none is left.
+            self.queues.iter_mut().for_each(|queue| queue.maybe_ready = true);
         }
     }
 
-    // Signals and time.
+    // Wakes, heartbeats and deadlines.
 
-    fn handle_wake(&mut self, wake: Wake, beating: &HeartbeatThread) {
+    fn handle_wake(&mut self, wake: Wake, heartbeats: &HeartbeatThread) {
         match wake {
-            Wake::Queue(queue) => self.check_queue_by_name(&queue),
-            Wake::Heartbeat => beating.send_now(),
+            Wake::Queue(name) => self.check_queue_by_name(&name),
+            Wake::Heartbeat => heartbeats.send_now(),
             Wake::Job(held) => self.add_delivered(*held),
-            Wake::Resync(queue) => {
-                self.check_queue_by_name(&queue);
-                self.queues.iter_mut().filter(|lane| lane.name == queue).for_each(|lane| lane.needs_resync = true);
+            Wake::Resync(name) => {
+                self.check_queue_by_name(&name);
+                self.queues.iter_mut().filter(|queue| queue.name == name).for_each(|queue| queue.needs_resync = true);
             }
         }
     }
 
-    fn check_queue_by_name(&mut self, queue: &str) {
-        if let Some(at) = self.queues.iter().position(|lane| lane.name == queue) {
-            self.check_queue(at);
+    fn check_queue_by_name(&mut self, name: &str) {
+        if let Some(index) = self.queues.iter().position(|queue| queue.name == name) {
+            self.check_queue(index);
         }
     }
 
-    /// Once a second, in case a wake was lost.
+    /// Marks every queue for a claim: once a second, in case a wake was lost.
     fn check_all_queues(&mut self) {
-        (0..self.queues.len()).for_each(|at| self.check_queue(at));
+        (0..self.queues.len()).for_each(|index| self.check_queue(index));
     }
 
-    /// A look may find something. Where there is no room for a job no claim goes out, which would tell of a tick: then that
-    /// is asked for by itself, or a rule that came meanwhile would wait for a job to end.
-    fn check_queue(&mut self, at: usize) {
+    /// Marks a queue for a claim.
+    ///
+    /// Claim replies also report due ticks, but without a free slot no claim is sent. Then the ticks are checked
+    /// separately, or a new cron rule would wait until a job finishes.
+    fn check_queue(&mut self, index: usize) {
         let none_free = self.free_slots() == 0;
-        let lane = &mut self.queues[at];
-        lane.maybe_ready = true;
-        if none_free || lane.running >= lane.limit {
-            lane.tick_at = Some(clock::monotonic_now());
+        let queue = &mut self.queues[index];
+        queue.maybe_ready = true;
+        if none_free || queue.running >= queue.limit {
+            queue.tick_at = Some(clock::monotonic_now());
         }
     }
 
-    /// Once a second: look where there is something; see who is suspected, and whether the store's count of what we hold is ours.
-    fn handle_heartbeat_reply(&mut self, beaten: HeartbeatReply) {
-        self.quiet |= beaten.quiet;
-        if beaten.stop {
+    /// Handles the reply to a heartbeat: checks queues, notes suspect nodes and compares the counts of held jobs.
+    fn handle_heartbeat_reply(&mut self, reply: HeartbeatReply) {
+        self.quiet |= reply.quiet;
+        if reply.stop {
             self.stop.cancel();
         }
-        // Of a queue that says nothing wakes may be lost too.
-        beaten.queues_to_check.iter().chain(&beaten.unreachable).for_each(|queue| self.check_queue_by_name(queue));
-        self.has_suspects = beaten.suspects.iter().any(|(_, queue)| self.queues.iter().any(|lane| lane.name == *queue));
+        // Wakes of an unreachable queue may be lost too.
+        reply.queues_to_check.iter().chain(&reply.unreachable).for_each(|name| self.check_queue_by_name(name));
+        self.has_suspects = reply.suspects.iter().any(|(_, name)| self.queues.iter().any(|queue| queue.name == *name));
         let now = clock::monotonic_now();
-        for lane in &mut self.queues {
-            if beaten.unreachable.contains(&lane.name) {
+        for queue in &mut self.queues {
+            if reply.unreachable.contains(&queue.name) {
                 continue;
             }
-            lane.record_heartbeat(now, self.node.lease);
-            let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.name).map_or(0, |(_, held)| *held);
-            let ours = (lane.running + lane.outcomes.pending_count() + lane.delivered.len()) as u64;
-            let at_rest = !lane.outcomes.has_in_flight() && lane.claims_in_flight == 0;
-            lane.needs_resync |= lane.count_check.is_out_of_sync(theirs, ours, at_rest);
+            queue.record_heartbeat(now, self.node.lease);
+            let theirs = reply.held.iter().find(|(name, _)| *name == queue.name).map_or(0, |(_, held)| *held);
+            let ours = (queue.running + queue.outcomes.pending_count() + queue.delivered.len()) as u64;
+            let at_rest = !queue.outcomes.has_in_flight() && queue.claims_in_flight == 0;
+            queue.needs_resync |= queue.count_check.is_out_of_sync(theirs, ours, at_rest);
         }
-        for lane in &mut self.queues {
-            let here = |queue: &String| *queue == lane.name;
-            let ending = beaten.expiring.iter().filter(|(_, queue, _)| here(queue));
-            lane.expiring = ending
-                .map(|(node, _, left)| (*node, now + *left + TAKE_BACK_JITTER_MAX.mul_f64(fastrand::f64())))
+        for queue in &mut self.queues {
+            let is_here = |name: &String| *name == queue.name;
+            let expiring = reply.expiring.iter().filter(|(_, name, _)| is_here(name));
+            queue.expiring = expiring
+                .map(|(node, _, after)| (*node, now + *after + TAKE_BACK_JITTER_MAX.mul_f64(fastrand::f64())))
                 .collect();
             let suspects: Vec<_> =
-                beaten.suspects.iter().filter(|(_, queue)| here(queue)).map(|(node, _)| *node).collect();
-            suspects.into_iter().for_each(|node| lane.add_suspect(node));
+                reply.suspects.iter().filter(|(_, name)| is_here(name)).map(|(node, _)| *node).collect();
+            suspects.into_iter().for_each(|node| queue.add_suspect(node));
         }
     }
 
     pub(super) fn handle_deadlines(&mut self, now: Instant) {
-        if let Some(every) = self.settings.alive_interval.filter(|_| self.next_alive_at.is_none_or(|at| at <= now)) {
-            self.next_alive_at = Some(now + every);
+        if let Some(interval) = self.settings.alive_interval.filter(|_| self.next_alive_at.is_none_or(|at| at <= now)) {
+            self.next_alive_at = Some(now + interval);
             self.settings.emit(&Event::Alive);
         }
-        for lane in &mut self.queues {
-            if lane.check_at.is_some_and(|at| at <= now) {
-                lane.check_at = None;
-                lane.maybe_ready = true;
+        for queue in &mut self.queues {
+            if queue.check_at.is_some_and(|at| at <= now) {
+                queue.check_at = None;
+                queue.maybe_ready = true;
             }
-            lane.suspect_expired(now);
+            queue.suspect_expired(now);
         }
         if self.leave_by.is_none() && self.grace_until.is_some_and(|at| at <= now) {
             self.end_grace_period();
         }
     }
 
-    /// When to turn again although nothing happens.
+    /// Returns when the loop must turn even if nothing happens.
     fn next_deadline(&self) -> Option<Instant> {
         let now = clock::monotonic_now();
-        // What has passed already has been asked for, or waits for something else.
+        // Deadlines in the past have been handled, or wait for something else.
         let later = |at: &Instant| *at > now;
-        let waits = self.queues.iter().filter_map(|lane| lane.outcomes.not_before.filter(later)).min();
+        let settle_at = self.queues.iter().filter_map(|queue| queue.outcomes.not_before.filter(later)).min();
         if self.grace_until.is_some() {
-            return [self.leave_by.or(self.grace_until), waits, self.next_alive_at].into_iter().flatten().min();
+            return [self.leave_by.or(self.grace_until), settle_at, self.next_alive_at].into_iter().flatten().min();
         }
-        // Who is quiet fires nothing: a tick that has passed would ring without end.
-        let fires = |lane: &QueueState| lane.next_fire_at(now).filter(|_| !self.quiet);
-        let lanes = self
+        // A quiet worker fires no ticks, so a tick in the past would wake the loop continuously.
+        let fire_at = |queue: &QueueState| queue.next_fire_at(now).filter(|_| !self.quiet);
+        let deadlines = self
             .queues
             .iter()
-            .flat_map(|lane| [lane.check_at, lane.claim_not_before.filter(later), lane.prune_at, fires(lane)]);
-        let ending = self.queues.iter().flat_map(|lane| lane.expiring.iter().map(|(_, at)| Some(*at)));
-        lanes.chain(ending).chain([waits, self.next_alive_at]).flatten().min()
+            .flat_map(|queue| [queue.check_at, queue.claim_not_before.filter(later), queue.prune_at, fire_at(queue)]);
+        let expiring = self.queues.iter().flat_map(|queue| queue.expiring.iter().map(|(_, at)| Some(*at)));
+        deadlines.chain(expiring).chain([settle_at, self.next_alive_at]).flatten().min()
     }
 
-    /// A stop counts from the moment it is asked for, whatever else happens at the same time:
-    /// nothing is claimed after it, and nothing started.
+    /// Begins to stop if that has been requested. From then on, no job is claimed or started, regardless of other
+    /// events at the same time.
     pub(super) fn begin_stop_if_requested(&mut self) {
         if self.grace_until.is_some() || !self.stop.is_cancelled() {
             return;
@@ -412,7 +414,7 @@ impl WorkerLoop {
         self.settings.emit(&Event::Stopping { running: self.in_flight.len() });
     }
 
-    /// The grace time is over: what still runs is released, to be run elsewhere at once.
+    /// Ends the grace period: running attempts are aborted and their jobs released, so that other nodes can run them.
     fn end_grace_period(&mut self) {
         self.stop.cancel();
         self.grace_until.get_or_insert(clock::monotonic_now());
@@ -423,23 +425,23 @@ impl WorkerLoop {
     }
 
     fn is_finished(&self) -> bool {
-        let asking = self.queues.iter().any(|lane| lane.claims_in_flight > 0 || lane.fire_in_flight);
+        let has_requests = self.queues.iter().any(|queue| queue.claims_in_flight > 0 || queue.fire_in_flight);
         let idle = self.in_flight.is_empty()
-            && self.queues.iter().all(|lane| lane.outcomes.unrecorded_count() == 0)
-            && !asking;
+            && self.queues.iter().all(|queue| queue.outcomes.unrecorded_count() == 0)
+            && !has_requests;
         let stopped = self.grace_until.is_some();
-        // Only who has been there for a whole lease may take from the dead: until then what they hold is not done with.
-        let may_inherit = self.has_suspects
+        // Only a node that has been connected for a whole lease may take jobs back: until then, wait for those.
+        let may_take_back = self.has_suspects
             && !self.quiet
             && clock::monotonic_now() < self.joined_at + self.node.lease + DRAIN_TAKE_BACK_WAIT;
         let drained = self.mode == RunMode::Drain
-            && !may_inherit
-            && self.queues.iter().all(|lane| {
-                !lane.needs_resync
+            && !may_take_back
+            && self.queues.iter().all(|queue| {
+                !queue.needs_resync
                     && (self.quiet
-                        || (!lane.maybe_ready
-                            && lane.suspects.is_empty()
-                            && !lane.can_fire_due_tick(clock::monotonic_now())))
+                        || (!queue.maybe_ready
+                            && queue.suspects.is_empty()
+                            && !queue.can_fire_due_tick(clock::monotonic_now())))
             });
         let too_late = self.leave_by.is_some_and(|at| at <= clock::monotonic_now());
         too_late || (idle && (stopped || drained))
@@ -447,7 +449,7 @@ impl WorkerLoop {
 }
 
 impl Drop for WorkerLoop {
-    /// A worker that is dropped in mid-work leaves at once, so that others need not wait for its lease.
+    /// A dropped worker leaves at once, so that other nodes need not wait for its lease to expire.
     fn drop(&mut self) {
         if let (false, Ok(runtime)) = (self.has_left, tokio::runtime::Handle::try_current()) {
             let (store, node) = (self.store.clone(), self.node.id);
@@ -456,12 +458,12 @@ impl Drop for WorkerLoop {
     }
 }
 
-/// What this worker can take on, for whoever asks why a job waits.
-fn build_profile(settings: &WorkerSettings, lanes: &[QueueState]) -> NodeProfile {
+/// Returns the capabilities that this worker publishes.
+fn build_profile(settings: &WorkerSettings, queues: &[QueueState]) -> NodeProfile {
     NodeProfile {
         kinds: settings.handlers.kinds().filter(|kinds| kinds.len() <= NODE_KINDS_MAX).map(|kinds| kinds.to_vec()),
         slots: Some(settings.concurrency as u64),
-        limits: lanes.iter().map(|lane| (lane.name.clone(), lane.limit as u64)).collect(),
+        limits: queues.iter().map(|queue| (queue.name.clone(), queue.limit as u64)).collect(),
         quiet: false,
     }
 }

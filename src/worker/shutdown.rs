@@ -1,4 +1,4 @@
-//! The signals that stop a service: the first in good order, the second at once.
+//! Signals that stop a service: the first one gracefully, the second one at once.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
@@ -8,19 +8,19 @@ use crate::error::{Error, Result};
 
 /// Listens for SIGTERM and SIGINT until it is dropped.
 ///
-/// [`Worker::run`](crate::Worker::run) does so by itself; this is for programs that have more to stop than one worker.
+/// [`Worker::run`](crate::Worker::run) does this itself; use this type if your program stops more than one worker.
 #[must_use = "listens until it is dropped"]
 #[derive(Debug)]
 pub struct ShutdownSignals(AbortHandle);
 
 impl ShutdownSignals {
-    /// The first signal cancels `stop`, the second `at_once`: made for
-    /// [`Worker::run_until_either`](crate::Worker::run_until_either).
-    pub fn listen(stop: CancellationToken, at_once: CancellationToken) -> Result<Self> {
+    /// Cancels `stop` at the first signal and `stop_now` at the second. Pass both to
+    /// [`Worker::run_with_shutdown`](crate::Worker::run_with_shutdown).
+    pub fn listen(stop: CancellationToken, stop_now: CancellationToken) -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|e| Error::store("run", format!("cannot listen for signals: {e}")));
         let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        let listening = tokio::spawn(async move {
-            for token in [stop, at_once] {
+        let task = tokio::spawn(async move {
+            for token in [stop, stop_now] {
                 tokio::select! {
                     _ = term.recv() => {}
                     _ = int.recv() => {}
@@ -28,7 +28,7 @@ impl ShutdownSignals {
                 token.cancel();
             }
         });
-        Ok(ShutdownSignals(listening.abort_handle()))
+        Ok(ShutdownSignals(task.abort_handle()))
     }
 }
 

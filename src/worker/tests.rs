@@ -1,4 +1,4 @@
-//! The loop on a store that fails: refused, unanswered, slow.
+//! The run loop on a store that fails: refused requests, lost replies, slow replies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,16 +10,16 @@ use crate::job::push::Push;
 use crate::job::{JobId, State};
 use crate::store::faulty::{FaultyStore, InjectedFault};
 
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Far longer than anything here takes: a test that waits this long has failed.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// As good as always.
+/// More faults than any test triggers.
 const ALWAYS: usize = usize::MAX;
 
-/// A worker that runs on a store with faults to come.
+/// A running worker on a store with injected faults.
 struct WorkerFixture {
     duly: Duly,
     store: Arc<FaultyStore>,
-    /// Starts of attempts.
+    /// The number of started attempts.
     starts: Arc<AtomicUsize>,
     stop: CancellationToken,
     run: JoinHandle<Result<RunSummary>>,
@@ -37,37 +37,37 @@ impl WorkerFixture {
             async {}
         });
         let run = tokio::spawn(worker.run_until(stop.clone()));
-        let bed = WorkerFixture { duly, store, starts, stop, run };
-        bed.wait_until("it has looked for jobs", |bed| bed.store.call_count("claim") > 0).await;
-        bed
+        let fixture = WorkerFixture { duly, store, starts, stop, run };
+        fixture.wait_until("the worker has claimed", |fixture| fixture.store.call_count("claim") > 0).await;
+        fixture
     }
 
-    async fn wait_until(&self, what: &str, so: impl Fn(&WorkerFixture) -> bool) {
-        let looked = async {
-            while !so(self) {
+    async fn wait_until(&self, expected: &str, is_met: impl Fn(&WorkerFixture) -> bool) {
+        let met = async {
+            while !is_met(self) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, looked).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+        tokio::time::timeout(TEST_TIMEOUT, met).await.unwrap_or_else(|_| panic!("timed out waiting until {expected}"));
     }
 
-    /// Pushes a job, and waits until nothing of it is left to do.
+    /// Pushes a job and waits until it is done or dead.
     async fn push_and_wait_until_final(&self) {
         let id = self.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
         self.wait_for_state(id, State::is_final).await;
     }
 
-    async fn wait_for_state(&self, id: JobId, so: impl Fn(State) -> bool) {
-        let seen = async {
-            while !so(self.state(id).await) {
+    async fn wait_for_state(&self, id: JobId, is_expected: impl Fn(State) -> bool) {
+        let reached = async {
+            while !is_expected(self.state(id).await) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, seen).await.expect("it never is so");
+        tokio::time::timeout(TEST_TIMEOUT, reached).await.expect("the job never has the state");
     }
 
     async fn state(&self, id: JobId) -> State {
-        self.duly.get(id).await.expect("looks").expect("is kept").state
+        self.duly.get(id).await.expect("reads").expect("is kept").state
     }
 
     async fn shut_down(self) -> RunSummary {
@@ -78,26 +78,26 @@ impl WorkerFixture {
 
 #[tokio::test]
 async fn slow_reply_does_not_delay_heartbeats() {
-    let bed = WorkerFixture::new(":memory:?lease=300ms").await;
-    let before = bed.store.call_count("beat");
-    bed.store.inject("beat", InjectedFault::WithholdReply, ALWAYS);
-    bed.wait_until("it beats on", |bed| bed.store.call_count("beat") >= before + 5).await;
-    // The look once a second does not depend on the answer either.
-    bed.push_and_wait_until_final().await;
-    assert_eq!(bed.shut_down().await.acked, 1);
+    let fixture = WorkerFixture::new(":memory:?lease=300ms").await;
+    let before = fixture.store.call_count("heartbeat");
+    fixture.store.inject("heartbeat", InjectedFault::WithholdReply, ALWAYS);
+    fixture.wait_until("heartbeats go on", |fixture| fixture.store.call_count("heartbeat") >= before + 5).await;
+    // The check once a second does not depend on the reply either.
+    fixture.push_and_wait_until_final().await;
+    assert_eq!(fixture.shut_down().await.acked, 1);
 }
 
 #[tokio::test]
 async fn job_of_a_claim_with_lost_reply_is_run() {
-    // With so long a lease no beat tells of what was forgotten.
-    let bed = WorkerFixture::new(":memory:?lease=1h").await;
-    bed.store.inject("claim", InjectedFault::LoseReply, 1);
-    bed.push_and_wait_until_final().await;
-    let starts = bed.starts.load(Ordering::SeqCst);
-    assert_eq!((bed.shut_down().await.acked, starts), (1, 1));
+    // With a lease this long, no heartbeat reports the forgotten job.
+    let fixture = WorkerFixture::new(":memory:?lease=1h").await;
+    fixture.store.inject("claim", InjectedFault::LoseReply, 1);
+    fixture.push_and_wait_until_final().await;
+    let starts = fixture.starts.load(Ordering::SeqCst);
+    assert_eq!((fixture.shut_down().await.acked, starts), (1, 1));
 }
 
-/// Two claims are in flight where each is for many.
+/// Two large claims are in flight at once.
 #[tokio::test]
 async fn large_claims_with_lost_replies_run_every_job_once() {
     const JOBS: usize = 5_000;
@@ -108,7 +108,7 @@ async fn large_claims_with_lost_replies_run_every_job_once() {
     let starts = Arc::new(AtomicUsize::new(0));
     let (counted, faulty) = (starts.clone(), store.clone());
     let worker = duly.worker().queue("default", 400).on_kind("mail", move |_| {
-        // Again and again while it works, also two in a row.
+        // Over and over while it works, sometimes two in a row.
         let fault = match counted.fetch_add(1, Ordering::SeqCst) % 700 {
             0 => Some((InjectedFault::LoseReply, 2)),
             350 => Some((InjectedFault::Refuse, 1)),
@@ -119,46 +119,46 @@ async fn large_claims_with_lost_replies_run_every_job_once() {
         }
         async {}
     });
-    let tally = tokio::time::timeout(TEST_TIMEOUT, worker.drain()).await.expect("in time").expect("ends well");
-    assert_eq!((tally.acked, tally.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
+    let summary = tokio::time::timeout(TEST_TIMEOUT, worker.drain()).await.expect("in time").expect("ends well");
+    assert_eq!((summary.acked, summary.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
 }
 
-/// What was claimed before somebody told the worker to be quiet, and is answered after, is for others to run.
+/// A job claimed before the worker became quiet, with a reply after that, is released for other nodes.
 #[tokio::test]
 async fn quiet_worker_releases_jobs_claimed_before() {
-    let bed = WorkerFixture::new(":memory:").await;
-    bed.store.inject("claim", InjectedFault::DelayReply(Duration::from_secs(5)), 1);
-    let id = bed.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
-    bed.wait_for_state(id, |state| state == State::Running).await;
-    let node = bed.duly.nodes().await.expect("looks")[0].id;
-    let obeys = async {
-        // It may not hear yet.
-        while bed.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
+    let fixture = WorkerFixture::new(":memory:").await;
+    fixture.store.inject("claim", InjectedFault::DelayReply(Duration::from_secs(5)), 1);
+    let id = fixture.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
+    fixture.wait_for_state(id, |state| state == State::Running).await;
+    let node = fixture.duly.nodes().await.expect("reads")[0].id;
+    let becomes_quiet = async {
+        // It may not be subscribed yet.
+        while fixture.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, obeys).await.expect("it never obeys");
-    assert_eq!(bed.state(id).await, State::Running, "told while the claim is under way");
-    bed.wait_for_state(id, |state| state == State::Ready).await;
-    assert_eq!(bed.starts.load(Ordering::SeqCst), 0);
-    // Everybody sees it, and why the job waits.
-    let told = async {
-        while bed.duly.why(id).await.expect("looks").code() != "quiet" {
+    tokio::time::timeout(TEST_TIMEOUT, becomes_quiet).await.expect("the worker becomes quiet");
+    assert_eq!(fixture.state(id).await, State::Running, "the claim is still in flight");
+    fixture.wait_for_state(id, |state| state == State::Ready).await;
+    assert_eq!(fixture.starts.load(Ordering::SeqCst), 0);
+    // `why` explains that the job waits because the worker is quiet.
+    let explained = async {
+        while fixture.duly.why(id).await.expect("reads").code() != "quiet" {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, told).await.expect("nobody is told");
-    assert_eq!(bed.shut_down().await.acked, 0);
+    tokio::time::timeout(TEST_TIMEOUT, explained).await.expect("`why` names the quiet worker");
+    assert_eq!(fixture.shut_down().await.acked, 0);
 }
 
 #[tokio::test]
 async fn settle_with_lost_reply_is_not_reported_as_lost_job() {
-    let bed = WorkerFixture::new(":memory:").await;
-    bed.store.inject("settle", InjectedFault::LoseReply, 1);
-    bed.push_and_wait_until_final().await;
-    bed.wait_until("it has asked again", |bed| bed.store.call_count("settle") >= 2).await;
-    let (starts, tally) = (bed.starts.load(Ordering::SeqCst), bed.shut_down().await);
-    assert_eq!((tally.lost, tally.acked, starts), (0, 1, 1), "and it counts, once");
+    let fixture = WorkerFixture::new(":memory:").await;
+    fixture.store.inject("settle", InjectedFault::LoseReply, 1);
+    fixture.push_and_wait_until_final().await;
+    fixture.wait_until("it has settled again", |fixture| fixture.store.call_count("settle") >= 2).await;
+    let (starts, summary) = (fixture.starts.load(Ordering::SeqCst), fixture.shut_down().await);
+    assert_eq!((summary.lost, summary.acked, starts), (0, 1, 1), "and it counts, once");
 }
 
 #[tokio::test]
@@ -181,43 +181,44 @@ async fn hanging_queue_does_not_delay_outcomes_of_another() {
     }
     let id = duly.push(Push::new("mail", "{}").queue("green")).await.expect("pushes").id();
     let done = async {
-        while !duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+        while !duly.get(id).await.expect("reads").expect("is kept").state.is_final() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, done).await.expect("green waits for red");
+    tokio::time::timeout(TEST_TIMEOUT, done).await.expect("green does not wait for red");
     stop.cancel();
-    let tally = tokio::time::timeout(TEST_TIMEOUT, run).await.expect("in time").expect("no panic").expect("ends well");
-    assert_eq!((tally.acked, tally.unrecorded), (1, 1));
+    let summary =
+        tokio::time::timeout(TEST_TIMEOUT, run).await.expect("in time").expect("no panic").expect("ends well");
+    assert_eq!((summary.acked, summary.unrecorded), (1, 1));
 }
 
 #[tokio::test]
 async fn store_errors_do_not_end_the_loop() {
-    let bed = WorkerFixture::new(":memory:").await;
-    for op in ["claim", "settle", "beat", "prune"] {
-        bed.store.inject(op, InjectedFault::Refuse, 3);
+    let fixture = WorkerFixture::new(":memory:").await;
+    for op in ["claim", "settle", "heartbeat", "prune"] {
+        fixture.store.inject(op, InjectedFault::Refuse, 3);
     }
-    bed.push_and_wait_until_final().await;
-    assert_eq!(bed.shut_down().await.acked, 1);
+    fixture.push_and_wait_until_final().await;
+    assert_eq!(fixture.shut_down().await.acked, 1);
 }
 
 #[tokio::test]
 async fn tick_with_lost_or_refused_reply_pushes_one_job() {
-    let bed = WorkerFixture::new(":memory:").await;
-    bed.store.inject("due_crons", InjectedFault::Refuse, 2);
-    bed.store.inject("fire_crons", InjectedFault::LoseReply, 1);
-    bed.duly.cron("each", "* * * * * *").push(Push::new("mail", "{}")).await.expect("puts");
-    bed.wait_until("some ticks have run", |bed| bed.starts.load(Ordering::SeqCst) >= 3).await;
-    let record = bed.duly.pause_cron("each").await.expect("pauses");
+    let fixture = WorkerFixture::new(":memory:").await;
+    fixture.store.inject("due_crons", InjectedFault::Refuse, 2);
+    fixture.store.inject("fire_crons", InjectedFault::LoseReply, 1);
+    fixture.duly.cron("each", "* * * * * *").push(Push::new("mail", "{}")).await.expect("puts");
+    fixture.wait_until("some ticks have run", |fixture| fixture.starts.load(Ordering::SeqCst) >= 3).await;
+    let record = fixture.duly.pause_cron("each").await.expect("pauses");
     let last = record.last_job().expect("has fired");
-    let done = async || bed.duly.get(last).await.expect("looks").is_some_and(|record| record.state.is_final());
+    let done = async || fixture.duly.get(last).await.expect("reads").is_some_and(|record| record.state.is_final());
     while !done().await {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let jobs = bed.duly.list(crate::Filter::default()).await.expect("lists").jobs;
-    assert_eq!(bed.starts.load(Ordering::SeqCst), jobs.len(), "each once: {jobs:?}");
-    bed.stop.cancel();
-    bed.run.await.expect("no panic").expect("works");
+    let jobs = fixture.duly.list(crate::Filter::default()).await.expect("lists").jobs;
+    assert_eq!(fixture.starts.load(Ordering::SeqCst), jobs.len(), "each once: {jobs:?}");
+    fixture.stop.cancel();
+    fixture.run.await.expect("no panic").expect("works");
 }
 
 #[tokio::test]
@@ -229,21 +230,21 @@ async fn log_lines_are_kept_once_when_outcome_is_sent_twice() {
     store.inject("settle", InjectedFault::Refuse, 2);
     let worker = duly.worker().on_kind("mail", |ctx: crate::Ctx| async move {
         ctx.log("begun");
-        // That is under way by then; what follows waits for the next turn, and goes with the outcome.
+        // The first line is being sent by then. The second waits for the next interval and goes with the outcome.
         tokio::time::sleep(Duration::from_millis(50)).await;
         ctx.log("sent");
     });
     let stop = CancellationToken::new();
     let run = tokio::spawn(worker.run_until(stop.clone()));
     let done = async {
-        while !duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+        while !duly.get(id).await.expect("reads").expect("is kept").state.is_final() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, done).await.expect("in time");
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
-    let found = duly.get(id).await.expect("looks").expect("is kept");
+    let found = duly.get(id).await.expect("reads").expect("is kept");
     assert_eq!(found.log.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["begun", "sent"]);
     assert!(store.call_count("settle") >= 3);
 }

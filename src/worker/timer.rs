@@ -1,5 +1,5 @@
-//! An alarm that rings within a fraction of a millisecond. The runtime's own timers count in whole milliseconds,
-//! and a due moment should not wait for the next one.
+//! A timer with a precision of a fraction of a millisecond. The runtime's timers count in whole milliseconds, which
+//! would delay due jobs.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::{Error, Result};
 
-/// One alarm clock with a thread of its own; ends when dropped.
+/// A timer with its own thread, which ends when the timer is dropped.
 pub(super) struct Timer(Arc<TimerShared>);
 
 struct TimerShared {
     state: Mutex<TimerState>,
-    /// The alarm was set to an earlier moment, or is not needed any more.
+    /// The deadline was moved forward, or the timer was dropped.
     changed: Condvar,
     expired: Notify,
 }
@@ -30,28 +30,28 @@ impl Timer {
         let shared = Arc::new(TimerShared { state: Mutex::default(), changed: Condvar::new(), expired: Notify::new() });
         let thread = shared.clone();
         std::thread::Builder::new()
-            .name("duly-alarm".into())
+            .name("duly-timer".into())
             .spawn(move || thread.run())
             .map_err(|e| Error::store("run", format!("cannot start a thread: {e}")))?;
         Ok(Timer(shared))
     }
 
-    /// Sets it to this moment, or off.
-    pub(super) fn set(&self, at: Option<Instant>) {
+    /// Sets or clears the deadline.
+    pub(super) fn set(&self, deadline: Option<Instant>) {
         let mut state = self.0.lock();
-        let earlier = match (at, state.deadline) {
+        let is_earlier = match (deadline, state.deadline) {
             (Some(new), Some(old)) => new < old,
             (new, None) => new.is_some(),
             (None, Some(_)) => false,
         };
-        state.deadline = at;
+        state.deadline = deadline;
         drop(state);
-        if earlier {
+        if is_earlier {
             self.0.changed.notify_one();
         }
     }
 
-    /// Resolves when it rings.
+    /// Waits until the deadline has passed.
     pub(super) async fn expired(&self) {
         self.0.expired.notified().await;
     }
@@ -70,8 +70,8 @@ impl TimerShared {
         while !state.stopped {
             state = match state.deadline {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(at) => match at.checked_duration_since(clock::monotonic_now()).filter(|left| !left.is_zero()) {
-                    Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                Some(at) => match at.checked_duration_since(clock::monotonic_now()).filter(|rest| !rest.is_zero()) {
+                    Some(rest) => self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0,
                     None => {
                         state.deadline = None;
                         self.expired.notify_one();
@@ -94,19 +94,19 @@ mod tests {
 
     #[tokio::test]
     async fn timer_expires_at_its_deadline_and_not_before() {
-        let alarm = Timer::start().expect("starts");
+        let timer = Timer::start().expect("starts");
         let at = clock::monotonic_now() + Duration::from_millis(20);
-        alarm.set(Some(clock::monotonic_now() + Duration::from_secs(3600)));
-        alarm.set(Some(at));
-        tokio::time::timeout(Duration::from_secs(10), alarm.expired()).await.expect("in time");
+        timer.set(Some(clock::monotonic_now() + Duration::from_secs(3600)));
+        timer.set(Some(at));
+        tokio::time::timeout(Duration::from_secs(10), timer.expired()).await.expect("in time");
         assert!(clock::monotonic_now() >= at);
     }
 
     #[tokio::test]
     async fn cleared_timer_does_not_expire() {
-        let alarm = Timer::start().expect("starts");
-        alarm.set(Some(clock::monotonic_now() + Duration::from_millis(20)));
-        alarm.set(None);
-        assert!(tokio::time::timeout(Duration::from_millis(60), alarm.expired()).await.is_err());
+        let timer = Timer::start().expect("starts");
+        timer.set(Some(clock::monotonic_now() + Duration::from_millis(20)));
+        timer.set(None);
+        assert!(tokio::time::timeout(Duration::from_millis(60), timer.expired()).await.is_err());
     }
 }

@@ -1,17 +1,17 @@
-//! Child processes: this test binary started again, and processes that end with their value.
+//! Child processes: this test binary started again, and processes that are killed on drop.
 
 use std::process::{Child, Command};
 
-/// The arguments with which a test binary runs one test and prints what the test prints.
+/// Returns the arguments with which a test binary runs one test and prints its output.
 ///
 /// `test` is the path of the test without the name of the binary, as in `crash::child_process`.
 pub fn child_test_args(test: &str) -> [&str; 4] {
     ["--exact", test, "--include-ignored", "--nocapture"]
 }
 
-/// A command that runs one test of this binary in a process of its own.
+/// Returns a command that runs one test of this binary in its own process.
 ///
-/// An environment variable usually tells that test that it is the child; without it the test returns at once.
+/// Usually the child is marked by an environment variable; without it, the test returns at once.
 pub fn child_test(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this binary"));
     command.args(child_test_args(test));
@@ -25,7 +25,7 @@ pub struct KillOnDrop(pub Child);
 impl KillOnDrop {
     /// Sends SIGKILL, and returns when the process is gone.
     pub fn kill(&mut self) {
-        // Both fail only if the process has already ended and was waited for.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

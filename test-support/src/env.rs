@@ -1,16 +1,16 @@
-//! What the environment says: numbers of longer runs, and files that `./check` has installed.
+//! Values from the environment: numbers for longer runs, and files that `./check` has installed.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The number in an environment variable; `None` if it is not set.
+/// Returns the number in an environment variable; `None` if it is not set.
 pub fn env_number(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().unwrap_or_else(|why| panic!("{name}={text}: {why}")))
+    env::var(name).ok().map(|text| text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// The path of a file that `./check` has put into the target directory, if it is there.
+/// Returns the path of a file that `./check` has put into the target directory, if it exists.
 ///
-/// The running program lies in the target directory, or in that of a workspace beside it.
+/// The running program is in the target directory, or in that of a neighbouring workspace.
 pub fn installed_in_target(file: &Path) -> Option<PathBuf> {
     let exe = env::current_exe().ok()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,7 +1,7 @@
-//! What duly's tests and benchmarks share. It does not depend on duly.
+//! Shared support for duly's tests and benchmarks. It does not depend on duly.
 //!
 //! - [`servers`]: real Redis and Valkey servers, alone, as a Cluster, under Sentinel, and a proxy that fails on demand.
-//! - [`until`], [`until_blocking`], [`wait_for`], [`in_time`]: waits that end, and say what they waited for.
+//! - [`until`], [`until_blocking`], [`wait_for`], [`in_time`]: waits with a timeout that name the awaited condition.
 //! - [`child_test`], [`KillOnDrop`]: this test binary started again as a child process.
 //! - [`JsonProgram`]: a program in another language that reads and writes lines of JSON.
 //! - [`temp_dir`], [`env_number`]: a directory for one test, and a number that a longer run sets.

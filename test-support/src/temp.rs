@@ -1,8 +1,8 @@
-//! Directories that are removed with their value.
+//! Temporary directories, removed when dropped.
 
 pub use tempfile::TempDir;
 
-/// An empty directory for one test.
+/// Creates an empty directory for one test.
 pub fn temp_dir() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }

@@ -1,8 +1,10 @@
-//! Looking after jobs through the door: many at once, what handlers say, limits.
+//! Administration through the client: bulk changes, progress of handlers, capacities.
 
 use std::time::Duration;
 
-use duly::{Capacity, Ctx, Due, Duly, Error, Filter, HistoryQuery, JobId, Outcome, Push, State};
+use duly::admin::{Capacity, HistoryQuery};
+use duly::job::Due;
+use duly::{Ctx, Duly, Error, Filter, JobId, Outcome, Push, State};
 
 fn filter(text: &str) -> Filter {
     text.parse().expect("a filter")
@@ -17,20 +19,20 @@ async fn bulk_change_counts_then_changes_each_job_once() {
     let duly = duly().await;
     let later = |n: u32| Push::new(format!("k{}", n % 2), "{}").after(Duration::from_secs(1_000 + u64::from(n)));
     duly.push_all((0..1_000).map(later)).await.expect("pushes");
-    let meant = filter("state:scheduled kind:k1");
-    let counted = duly.count(&meant).await.expect("counts");
-    assert_eq!((counted.matching, counted.is_complete), (500, true));
+    let filter_k1 = filter("state:scheduled kind:k1");
+    let count = duly.count(&filter_k1).await.expect("counts");
+    assert_eq!((count.matching, count.is_complete), (500, true));
     let all = duly.count(&filter("state:scheduled")).await.expect("counts");
-    assert_eq!((all.matching, all.scanned), (1_000, 0), "kept ready");
-    // They go behind where the list is going: none is met twice.
-    let bulk = duly.reschedule_all(meant.clone(), Due::After(Duration::from_secs(9_999)));
+    assert_eq!((all.matching, all.scanned), (1_000, 0), "from a stored count");
+    // Rescheduled jobs move behind the cursor of the list: each is changed once.
+    let bulk = duly.reschedule_all(filter_k1.clone(), Due::After(Duration::from_secs(9_999)));
     assert_eq!(bulk.dry_run().await.expect("counts").matching, 500);
-    let mut steps = 0;
-    let done = bulk.on_progress(|_| steps += 1).run().await.expect("runs");
-    assert_eq!((done.matching, done.applied, done.skipped_changed, done.has_more), (500, 500, 0, false));
-    assert!(steps > 1, "in steps");
-    let done = duly.remove_all(meant).run().await.expect("runs");
-    assert_eq!(done.applied, 500);
+    let mut batches = 0;
+    let report = bulk.on_progress(|_| batches += 1).run().await.expect("runs");
+    assert_eq!((report.matching, report.applied, report.skipped_changed, report.has_more), (500, 500, 0, false));
+    assert!(batches > 1, "in several batches");
+    let report = duly.remove_all(filter_k1).run().await.expect("runs");
+    assert_eq!(report.applied, 500);
     assert_eq!(duly.clear_queue("default").run().await.expect("runs").applied, 500);
     assert_eq!(duly.count(&Filter::all()).await.expect("counts").matching, 0);
 }
@@ -38,14 +40,14 @@ async fn bulk_change_counts_then_changes_each_job_once() {
 #[tokio::test]
 async fn done_job_is_rerun_only_on_request() {
     let duly = duly().await;
-    let ran = Push::new("free", "{}").keep(Duration::from_secs(3600));
-    duly.push(ran).await.expect("pushes");
+    let job = Push::new("free", "{}").keep(Duration::from_secs(3600));
+    duly.push(job).await.expect("pushes");
     duly.worker().on_kind("free", |_: Ctx| async {}).drain().await.expect("drains");
     duly.push(Push::new("free", "{}").after(Duration::from_secs(3600))).await.expect("pushes");
-    for meant in [Filter::all(), filter("kind:free")] {
-        let bulk = duly.reschedule_all(meant, Due::After(Duration::from_secs(1_800)));
+    for selected in [Filter::all(), filter("kind:free")] {
+        let bulk = duly.reschedule_all(selected, Due::After(Duration::from_secs(1_800)));
         assert_eq!(bulk.dry_run().await.expect("counts").matching, 1);
-        assert_eq!(bulk.run().await.expect("runs").applied, 1, "the one that waits");
+        assert_eq!(bulk.run().await.expect("runs").applied, 1, "only the scheduled job");
     }
     assert_eq!(duly.reschedule_all(filter("state:done"), Due::Now).run().await.expect("runs").applied, 1);
 }
@@ -54,9 +56,9 @@ async fn done_job_is_rerun_only_on_request() {
 async fn bulk_change_reports_jobs_it_could_not_change() {
     let duly = duly().await;
     duly.push_all([Push::new("free", "{}"), Push::new("held", "{}").unique("key")]).await.expect("pushes");
-    let done = duly.remove_all(filter("-kind:free")).run().await.expect("runs");
-    assert_eq!((done.applied, done.skipped_running), (1, 0));
-    // A dead job whose key another has now stays dead.
+    let report = duly.remove_all(filter("-kind:free")).run().await.expect("runs");
+    assert_eq!((report.applied, report.skipped_running), (1, 0));
+    // A dead job stays dead if another job has its key.
     let id = duly.push(Push::new("dies", "{}").unique("key").max_attempts(1)).await.expect("pushes").id();
     duly.worker()
         .on_kind("dies", |_: Ctx| async { Outcome::bury("no") })
@@ -65,32 +67,32 @@ async fn bulk_change_reports_jobs_it_could_not_change() {
         .await
         .expect("drains");
     duly.push(Push::new("next", "{}").unique("key")).await.expect("pushes");
-    let done = duly.reschedule_all(filter("state:dead"), Due::Now).run().await.expect("runs");
-    assert_eq!((done.applied, done.skipped_unique), (0, 1));
-    assert_eq!(duly.get(id).await.expect("looks").expect("is there").state, State::Dead);
+    let report = duly.reschedule_all(filter("state:dead"), Due::Now).run().await.expect("runs");
+    assert_eq!((report.applied, report.skipped_unique), (0, 1));
+    assert_eq!(duly.get(id).await.expect("reads").expect("is there").state, State::Dead);
 }
 
 #[tokio::test]
 async fn progress_and_log_of_a_handler_are_kept_with_its_job() {
     let duly = duly().await;
-    let id = duly.push(Push::new("talks", "{}")).await.expect("pushes").id();
-    let talks = |ctx: Ctx| async move {
+    let id = duly.push(Push::new("reports", "{}")).await.expect("pushes").id();
+    let handler = |ctx: Ctx| async move {
         for n in 0..10_000 {
-            ctx.set_progress(f64::from(n) / 1e4, "on the way");
+            ctx.set_progress(f64::from(n) / 1e4, "half way");
             ctx.log(format!("line {n}"));
         }
         ctx.set_result(&vec![1, 2, 3])?;
         assert!(ctx.set_result(&"x".repeat(100_000)).is_err(), "too large");
         Ok::<(), Error>(())
     };
-    duly.worker().on_kind("talks", talks).drain().await.expect("drains");
-    let record = duly.get(id).await.expect("looks").expect("is kept");
+    duly.worker().on_kind("reports", handler).drain().await.expect("drains");
+    let record = duly.get(id).await.expect("reads").expect("is kept");
     assert_eq!(record.result.as_deref(), Some("[1,2,3]"));
     assert_eq!(record.log.len(), 100);
     assert_eq!(record.log[99].line, "line 9999");
-    assert!(record.progress.is_some_and(|progress| progress.done > 0.99 && progress.note == "on the way"));
-    let told = duly.history(HistoryQuery { queue: None, minutes: 2 }).await.expect("tells").total();
-    assert_eq!((told.pushed, told.done, told.lateness.count(), told.duration.count()), (1, 1, 1, 1));
+    assert!(record.progress.is_some_and(|progress| progress.done > 0.99 && progress.note == "half way"));
+    let total = duly.history(HistoryQuery { queue: None, minutes: 2 }).await.expect("reads").total();
+    assert_eq!((total.pushed, total.done, total.lateness.count(), total.duration.count()), (1, 1, 1, 1));
 }
 
 #[tokio::test]
@@ -108,18 +110,18 @@ async fn capacity_applies_in_the_users_own_transaction() {
     assert_eq!(duly.counts().await.expect("counts")[0].ready, 2);
     let full = duly.push(Push::new("k", "{}")).await.expect_err("is full");
     assert_eq!((full.code(), full.is_retryable()), ("full", true));
-    assert_eq!(duly.history(HistoryQuery::default()).await.expect("tells").total().pushed, 2);
+    assert_eq!(duly.history(HistoryQuery::default()).await.expect("reads").total().pushed, 2);
 }
 
 #[tokio::test]
 async fn invalid_input_is_reported() {
     let duly = duly().await;
     let id = duly.push(Push::new("k", "{}")).await.expect("pushes").id();
-    let edit = |args: &str| duly::JobEdit { args: Some(args.into()), priority: None };
+    let edit = |args: &str| duly::admin::JobEdit { args: Some(args.into()), priority: None };
     assert_eq!(duly.edit(id, edit("{")).await.expect_err("no JSON").code(), "invalid");
     assert_eq!(duly.edit(JobId::fresh(), edit("1")).await.expect_err("is not there").code(), "not_found");
     duly.edit(id, edit("[1]")).await.expect("edits");
-    assert_eq!(duly.get(id).await.expect("looks").expect("is there").job.args, "[1]");
+    assert_eq!(duly.get(id).await.expect("reads").expect("is there").job.args, "[1]");
 }
 
 #[tokio::test]
@@ -128,11 +130,11 @@ async fn counts_work_without_history() {
     duly.push_all((0..5).map(|n| Push::new("k", n.to_string()).keep(Duration::from_secs(60)))).await.expect("pushes");
     duly.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
     duly.push(Push::new("k", "[1]")).await.expect("pushes");
-    assert!(duly.history(HistoryQuery::default()).await.expect("tells").points.is_empty());
+    assert!(duly.history(HistoryQuery::default()).await.expect("reads").points.is_empty());
     let counts = &duly.counts().await.expect("counts")[0];
     assert_eq!((counts.ready, counts.done, counts.bytes), (1, 5, 3));
     assert!(duly.verify().await.expect("verifies").violations.is_empty());
-    let facts = duly.health().await.expect("tells").facts;
+    let facts = duly.health().await.expect("reads").facts;
     assert!(facts.iter().any(|(name, value)| name == "history" && value.starts_with("off")), "{facts:?}");
     assert_eq!(Duly::open(":memory:?history=no").await.expect_err("neither").code(), "invalid");
 }

@@ -1,4 +1,4 @@
-//! Wrong input and wrong surroundings: a clear error that says what to do, nothing lost, no panic.
+//! Invalid input and failing environments: a clear error with a remedy, nothing lost, no panic.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duly::{Duly, Error, JobId, Push, State};
 
-async fn refused(url: impl Into<String>) -> String {
+async fn open_error(url: impl Into<String>) -> String {
     let error = Duly::open(url).await.expect_err("refused");
     assert!(matches!(error, Error::Store { .. } | Error::Invalid { .. }), "{error:?}");
     error.to_string()
@@ -28,15 +28,15 @@ async fn push_with_invalid_input_changes_nothing() {
         (Push::new("kind", "{}").queue("a\tb"), "queue", "'\\t'"),
         (Push::new("kind", "{}").queue(""), "queue", "must not be empty"),
         (Push::new("kind", "{"), "args", "not JSON"),
-        (Push::new("kind", format!("\"{}\"", "x".repeat(10_000_000))), "args", "put large data elsewhere"),
+        (Push::new("kind", format!("\"{}\"", "x".repeat(10_000_000))), "args", "store large data elsewhere"),
         (Push::new("kind", "{}").unique("\u{1b}[2J"), "unique", "control character"),
         (Push::new("kind", "{}").max_attempts(0), "max_attempts", "at least 1"),
     ];
-    for (push, field, says) in wrong {
-        // One bad job spoils the whole push, so that a caller can repeat it whole.
+    for (push, field, message) in wrong {
+        // One invalid job rejects the whole push, so that a caller can repeat all of it.
         let error = duly.push_all([Push::new("good", "{}"), push]).await.expect_err("refused");
-        assert!(matches!(&error, Error::Invalid { field: at, .. } if *at == field), "{error:?}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(matches!(&error, Error::Invalid { field: found, .. } if *found == field), "{error:?}");
+        assert!(error.to_string().contains(message), "{error}");
         assert_eq!(error.code(), "invalid");
     }
     assert!(duly.counts().await.expect("counts").is_empty());
@@ -52,36 +52,36 @@ async fn far_future_and_distant_past_due_times_are_accepted() {
     const DAY: Duration = Duration::from_secs(86_400);
     let duly = memory().await;
     let far = duly.push(Push::new("far", "1").after(46_296 * DAY)).await.expect("pushes").id();
-    let further = duly.push(Push::new("far", "1").after(46_297 * DAY)).await.expect_err("refused").to_string();
-    assert!(further.contains("46296 days"), "{further}");
+    let too_far = duly.push(Push::new("far", "1").after(46_297 * DAY)).await.expect_err("refused").to_string();
+    assert!(too_far.contains("46296 days"), "{too_far}");
     let year_9999 = std::time::UNIX_EPOCH + 8_000 * 365 * DAY;
     let refused = duly.push(Push::new("far", "1").at(year_9999)).await.expect_err("refused").to_string();
     assert!(refused.contains("2223"), "{refused}");
-    assert_eq!(duly.reschedule(far, duly::Due::At(year_9999)).await.expect_err("refused").code(), "invalid");
+    assert_eq!(duly.reschedule(far, duly::job::Due::At(year_9999)).await.expect_err("refused").code(), "invalid");
     let past = duly.push(Push::new("past", "1").at(std::time::UNIX_EPOCH - Duration::from_secs(1 << 33))).await;
-    assert_eq!(duly.get(far).await.expect("looks").expect("is there").state, State::Scheduled);
-    assert_eq!(duly.get(past.expect("pushes").id()).await.expect("looks").expect("is there").state, State::Ready);
+    assert_eq!(duly.get(far).await.expect("reads").expect("is there").state, State::Scheduled);
+    assert_eq!(duly.get(past.expect("pushes").id()).await.expect("reads").expect("is there").state, State::Ready);
 }
 
 #[tokio::test]
 async fn missing_jobs_are_not_found() {
     let duly = memory().await;
     let id = JobId::from_name("never");
-    assert_eq!(duly.get(id).await.expect("looks"), None);
+    assert_eq!(duly.get(id).await.expect("reads"), None);
     assert_eq!(duly.remove(id).await.expect_err("refused").code(), "not_found");
-    assert_eq!(duly.reschedule(id, duly::Due::Now).await.expect_err("refused").code(), "not_found");
+    assert_eq!(duly.reschedule(id, duly::job::Due::Now).await.expect_err("refused").code(), "not_found");
     assert_eq!(duly.pause_queue("a b").await.expect_err("refused").code(), "invalid");
 }
 
 #[tokio::test]
 async fn invalid_store_path_is_named_in_the_error() {
     let dir = test_support::temp_dir();
-    let missing = refused(path(&dir, "no/such/duly.db")).await;
+    let missing = open_error(path(&dir, "no/such/duly.db")).await;
     assert!(missing.contains("does not exist; create it first"), "{missing}");
-    let directory = refused(dir.path().display().to_string()).await;
+    let directory = open_error(dir.path().display().to_string()).await;
     assert!(directory.contains("is a directory"), "{directory}");
-    assert!(refused("redis-of-some-kind://host").await.contains("not a store this build knows"));
-    assert!(refused("duly.db?lease=soon").await.contains("not a duration"));
+    assert!(open_error("redis-of-some-kind://host").await.contains("not a store this build supports"));
+    assert!(open_error("duly.db?lease=soon").await.contains("not a duration"));
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn file_that_is_not_sqlite_is_left_unchanged() {
     let file = path(&dir, "notes.txt");
     let text = "these are my notes\n".repeat(500);
     std::fs::write(&file, &text).expect("writes");
-    let error = refused(&file).await;
+    let error = open_error(&file).await;
     assert!(error.contains("not a SQLite file"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).expect("reads"), text);
 }
@@ -105,11 +105,11 @@ async fn newer_format_is_rejected() {
         conn.execute("UPDATE duly_meta SET value = ?1 WHERE name = 'format'", [format]).expect("writes");
     };
     set("99");
-    let error = refused(&file).await;
+    let error = open_error(&file).await;
     assert!(error.contains("format 99") && error.contains("use a newer duly"), "{error}");
     set("1");
     let duly = Duly::open(&file).await.expect("opens again");
-    assert!(duly.get(id).await.expect("looks").is_some());
+    assert!(duly.get(id).await.expect("reads").is_some());
 }
 
 #[tokio::test]
@@ -120,8 +120,8 @@ async fn file_with_other_tables_is_accepted() {
     conn.execute_batch("CREATE TABLE job (id); INSERT INTO job VALUES (1);").expect("writes");
     let duly = Duly::open(&file).await.expect("opens");
     duly.push(Push::new("kind", "{}")).await.expect("pushes");
-    let own: i64 = conn.query_row("SELECT count(*) FROM job", [], |row| row.get(0)).expect("reads");
-    assert_eq!(own, 1);
+    let rows: i64 = conn.query_row("SELECT count(*) FROM job", [], |row| row.get(0)).expect("reads");
+    assert_eq!(rows, 1);
 }
 
 #[cfg(target_os = "linux")]
@@ -130,8 +130,8 @@ async fn unwritable_file_is_named_in_the_error() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "duly.db");
     drop(Duly::open(&file).await.expect("opens"));
-    let told = in_read_only_mount(dir.path(), &file);
-    assert!(told.contains("cannot be opened for writing") && told.contains("change its permissions"), "{told}");
+    let output = in_read_only_mount(dir.path(), &file);
+    assert!(output.contains("cannot be opened for writing") && output.contains("change its permissions"), "{output}");
 }
 
 #[tokio::test]
@@ -149,13 +149,13 @@ async fn database_locked_too_long_fails_all_waiting_requests() {
     for push in pushes.collect::<Vec<_>>() {
         assert_eq!(push.await.expect("no panic").expect_err("the lock is held").code(), "timeout");
     }
-    // Two waits of some five seconds: the first comer's, then that of all the others together.
+    // Two waits of about five seconds: for the first request, then for all others together.
     assert!(since.elapsed() < Duration::from_secs(50), "{:?}", since.elapsed());
-    conn.execute_batch("ROLLBACK").expect("lets go");
+    conn.execute_batch("ROLLBACK").expect("rolls back");
     duly.push(Push::new("kind", "{}")).await.expect("goes on");
 }
 
-/// Not a test: opens the store named in the environment and says what happened.
+/// Not a test: opens the store named in the environment and prints the result.
 #[tokio::test]
 async fn child_process() {
     let Ok(file) = std::env::var("DULY_ERRORS_STORE") else { return };
@@ -168,19 +168,19 @@ async fn child_process() {
     }
 }
 
-/// Pushes until the disk is full, makes room, and goes on: what was acknowledged is there.
+/// Pushes until the disk is full, frees space and goes on. Every acknowledged job must exist.
 async fn fill(file: &str) {
     let ballast = format!("{file}.ballast");
-    std::fs::write(&ballast, vec![1; 1 << 20]).expect("there is room for the ballast");
+    std::fs::write(&ballast, vec![1; 1 << 20]).expect("the ballast fits");
     let duly = Duly::open(file).await.expect("opens");
-    // There is no room to make the WAL as large as a worker would like; it works all the same.
+    // The disk is too small for the WAL size that a worker prefers; the worker runs anyway.
     duly.push(Push::new("small", "1")).await.expect("pushes");
-    let tally = duly.worker().on_kind("small", |_| async {}).drain().await.expect("a worker needs little room");
-    assert_eq!(tally.acked, 1);
+    let summary = duly.worker().on_kind("small", |_| async {}).drain().await.expect("drains with little space");
+    assert_eq!(summary.acked, 1);
     let mut pushed = Vec::new();
     let error = loop {
         match duly.push(Push::new("kind", format!("\"{}\"", "x".repeat(50_000)))).await {
-            Ok(done) => pushed.push(done.id()),
+            Ok(result) => pushed.push(result.id()),
             Err(error) => break error,
         }
         assert!(pushed.len() < 1_000, "the disk never fills");
@@ -190,26 +190,29 @@ async fn fill(file: &str) {
     std::fs::remove_file(&ballast).expect("removes");
     pushed.push(duly.push(Push::new("kind", "1")).await.expect("there is room again").id());
     for id in &pushed {
-        assert!(duly.get(*id).await.expect("looks").is_some(), "an acknowledged push is gone");
+        assert!(duly.get(*id).await.expect("reads").is_some(), "an acknowledged push is gone");
     }
-    println!("all there");
+    println!("no job is lost");
 }
 
-/// Runs this binary's child in a mount namespace of its own.
+/// Runs `child_process` in its own mount namespace. Returns its output.
 #[cfg(target_os = "linux")]
 fn in_namespace(mounts: &str, store: &str, full: bool) -> String {
-    let own = std::env::current_exe().expect("knows itself");
+    let binary = std::env::current_exe().expect("has a path");
     let args = test_support::child_test_args("errors::child_process").join(" ");
-    let script = format!("{mounts} && exec {} {args}", own.display());
+    let script = format!("{mounts} && exec {} {args}", binary.display());
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", &script]).env("DULY_ERRORS_STORE", store);
     if full {
         command.env("DULY_ERRORS_FULL", "1");
     }
     let out = command.output().expect("unshare is part of util-linux");
-    let told = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "needs user namespaces (sysctl kernel.unprivileged_userns_clone=1) or root: {told}");
-    told
+    let output = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success(),
+        "needs user namespaces (sysctl kernel.unprivileged_userns_clone=1) or root: {output}"
+    );
+    output
 }
 
 #[cfg(target_os = "linux")]
@@ -223,7 +226,7 @@ fn in_read_only_mount(dir: &Path, store: &str) -> String {
 fn full_disk_loses_nothing_and_recovers() {
     let dir = test_support::temp_dir();
     let mount = format!("mount -t tmpfs -o size=6m none {}", dir.path().display());
-    let told = in_namespace(&mount, &path(&dir, "duly.db"), true);
-    assert!(told.contains("the disk is full; nothing was changed"), "{told}");
-    assert!(told.contains("all there"), "{told}");
+    let output = in_namespace(&mount, &path(&dir, "duly.db"), true);
+    assert!(output.contains("the disk is full; nothing was changed"), "{output}");
+    assert!(output.contains("no job is lost"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! The file itself: what is left on the disk, who may read it, and several stores on one file.
+//! The database file: its content after closing, its permissions, and several stores on one file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use duly::{CancellationToken, Ctx, Duly, Push};
 use tokio::sync::mpsc;
 
-const LONG: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn beside(file: &Path, end: &str) -> PathBuf {
-    PathBuf::from(format!("{}{end}", file.display()))
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", file.display()))
 }
 
 #[tokio::test]
@@ -20,14 +20,14 @@ async fn closed_store_is_one_complete_file() {
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
     let id = duly.push(Push::new("kind", "{}")).await.expect("pushes").id();
     duly.worker().on_kind("other", |_| async {}).drain().await.expect("drains");
-    assert!(beside(&file, "-wal").exists(), "while it is open");
+    assert!(with_suffix(&file, "-wal").exists(), "while it is open");
     drop(duly);
-    assert!(!beside(&file, "-wal").exists() && !beside(&file, "-shm").exists());
+    assert!(!with_suffix(&file, "-wal").exists() && !with_suffix(&file, "-shm").exists());
 
     let copy = dir.path().join("copy.db");
     std::fs::copy(&file, &copy).expect("copies");
     let duly = Duly::open(copy.to_str().expect("plain")).await.expect("opens");
-    assert!(duly.get(id).await.expect("looks").is_some());
+    assert!(duly.get(id).await.expect("reads").is_some());
 }
 
 #[tokio::test]
@@ -36,13 +36,13 @@ async fn every_table_and_column_is_documented() {
     let file = dir.path().join("duly.db");
     let url = file.to_str().expect("plain");
     drop(Duly::open(url).await.expect("opens"));
-    let page = include_str!("../../docs/inside/sqlite-tables.md");
+    let page = include_str!("../../docs/internals/sqlite-tables.md");
     let query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c
                   WHERE m.type = 'table' AND m.name LIKE 'duly%'";
-    let columns = duly::ReadOnlySql::open(url).and_then(|sql| sql.query(query)).expect("reads").rows;
+    let columns = duly::admin::ReadOnlySql::open(url).and_then(|sql| sql.query(query)).expect("reads").rows;
     assert!(columns.len() > 100, "{columns:?}");
     for row in columns {
-        let [table, column] = [0, 1].map(|at| format!("`{}`", row[at].as_str().expect("a name")));
+        let [table, column] = [0, 1].map(|index| format!("`{}`", row[index].as_str().expect("a name")));
         let documented = page
             .lines()
             .any(|line| line.split('|').nth(1).is_some_and(|cell| cell.contains(&table)) && line.contains(&column));
@@ -56,8 +56,8 @@ async fn file_is_readable_only_by_its_owner() {
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
     duly.push(Push::new("kind", "{}")).await.expect("pushes");
-    for (end, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/registry", 0o600)] {
-        let path = beside(&file, end);
+    for (suffix, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/registry", 0o600)] {
+        let path = with_suffix(&file, suffix);
         let found = std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{}", path.display());
     }
@@ -89,16 +89,16 @@ async fn two_stores_on_one_file_wake_each_other() {
     let dir = test_support::temp_dir();
     let url = dir.path().join("duly.db").display().to_string();
     let (pusher, runner) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
-    let (seen, mut got) = mpsc::unbounded_channel();
+    let (started, mut starts) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = runner.worker().on_kind("kind", move |ctx: Ctx| {
-        let _ = seen.send(ctx.job().id);
+        let _ = started.send(ctx.job().id);
         async {}
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
     for _ in 0..20 {
         let id = pusher.push(Push::new("kind", "{}")).await.expect("pushes").id();
-        assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(id));
+        assert_eq!(tokio::time::timeout(TIMEOUT, starts.recv()).await.expect("in time"), Some(id));
     }
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
@@ -112,8 +112,8 @@ async fn path_too_long_for_a_socket_works() {
     let url = deep.join("duly.db").display().to_string();
     let duly = Duly::open(&url).await.expect("opens");
     duly.push(Push::new("kind", "{}")).await.expect("pushes");
-    let tally = duly.worker().on_kind("kind", |_| async {}).drain().await.expect("drains");
-    assert_eq!(tally.acked, 1);
+    let summary = duly.worker().on_kind("kind", |_| async {}).drain().await.expect("drains");
+    assert_eq!(summary.acked, 1);
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn many_stores_can_open_one_new_file_at_once() {
     }
 }
 
-/// A connection that holds the file's write lock until it is told otherwise.
+/// Returns a connection that holds the write lock of the file until it rolls back.
 fn lock(file: &Path) -> duly::rusqlite::Connection {
     let conn = duly::rusqlite::Connection::open(file).expect("opens");
     conn.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
@@ -139,10 +139,10 @@ async fn node_joins_after_a_failed_first_heartbeat() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
-    let node = duly::Node::fresh(vec!["default".into()]);
+    let node = duly::store::Node::fresh(vec!["default".into()]);
     let locked = lock(&file);
     duly.store().heartbeat(&node).await.expect_err("cannot be registered");
-    locked.execute_batch("ROLLBACK").expect("lets go");
+    locked.execute_batch("ROLLBACK").expect("rolls back");
 
     duly.store().heartbeat(&node).await.expect("joins");
     let nodes = duly.nodes().await.expect("lists");
@@ -165,19 +165,19 @@ async fn job_claimed_after_stop_is_released_unstarted() {
     let run = tokio::spawn(worker.run_until(stop.clone()));
     ready.recv().await.expect("joins");
 
-    // The worker's next look waits for this transaction; the job comes with its commit, after the stop.
+    // The next claim of the worker waits for this transaction. The commit adds the job after the stop.
     let mut conn = duly::rusqlite::Connection::open(&file).expect("opens");
     let tx = conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
     let after = duly.push_in(&tx, [Push::new("kind", "{}")]).expect("pushes");
     let id = after.pushed[0].id();
-    tokio::time::sleep(Duration::from_millis(400)).await; // several beats, each with a look
+    tokio::time::sleep(Duration::from_millis(400)).await; // several heartbeats, each with a claim
     stop.cancel();
     tokio::task::yield_now().await;
     tx.commit().expect("commits");
 
     run.await.expect("no panic").expect("ends well");
     assert!(starts.try_recv().is_err(), "it was never started");
-    let record = duly.get(id).await.expect("looks").expect("is there");
+    let record = duly.get(id).await.expect("reads").expect("is there");
     assert_eq!((record.state, record.crashes), (duly::State::Ready, 0));
     after.wake();
 }
@@ -192,15 +192,15 @@ async fn counts_saturate_at_their_maximum() {
     conn.execute("UPDATE duly_ready SET attempts = ?1, crashes = ?1", [u32::MAX]).expect("writes");
 
     // One more crash, then one more failure.
-    let node = duly::Node::fresh(Vec::new());
+    let node = duly::store::Node::fresh(Vec::new());
     let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
-    duly.store().heartbeat(&node).await.expect("beats");
+    duly.store().heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     duly.store().leave(node.id).await.expect("leaves");
     let worker = duly.worker().max_crashes(u32::MAX).on_kind("kind", |_| async { Err::<(), _>("oh") });
-    let tally = tokio::time::timeout(LONG, worker.drain()).await.expect("in time").expect("drains");
-    assert_eq!(tally.buried, 1);
-    let record = duly.get(id).await.expect("looks").expect("is kept");
+    let summary = tokio::time::timeout(TIMEOUT, worker.drain()).await.expect("in time").expect("drains");
+    assert_eq!(summary.buried, 1);
+    let record = duly.get(id).await.expect("reads").expect("is kept");
     assert_eq!((record.attempts, record.crashes, record.failures.len()), (u32::MAX, u32::MAX, 2));
 }
 
@@ -208,11 +208,12 @@ async fn counts_saturate_at_their_maximum() {
 async fn durability_is_reported_as_the_store_was_opened() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db").display().to_string();
-    let told = async |url: String| Duly::open(url).await.expect("opens").health().await.expect("tells").durability;
-    let (fsync, second) = (told(file.clone()).await, told(format!("{file}?durability=second")).await);
+    let durability =
+        async |url: String| Duly::open(url).await.expect("opens").health().await.expect("reads").durability;
+    let (fsync, second) = (durability(file.clone()).await, durability(format!("{file}?durability=second")).await);
     assert!(fsync.contains("and a loss of power") && fsync.contains("durability=fsync"), "{fsync}");
     assert!(second.contains("may cost the last second") && second.contains("durability=second"), "{second}");
-    assert!(told(":memory:".into()).await.contains("in memory only"));
+    assert!(durability(":memory:".into()).await.contains("in memory only"));
 }
 
 #[tokio::test]
@@ -223,15 +224,15 @@ async fn file_without_transfer_tables_is_upgraded() {
     Duly::open(url).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes");
     let conn = duly::rusqlite::Connection::open(&file).expect("opens");
     conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN transfer_mark; DROP TABLE duly_transfer_checkpoint")
-        .expect("as it was");
+        .expect("removes them");
     drop(conn);
     let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
-    assert_eq!(old.transfer_to(&new).run().await.expect("moves")[0].ready, 1);
-    new.transfer_to(&old).run().await.expect("moves back");
+    assert_eq!(old.transfer_to(&new).run().await.expect("transfers")[0].ready, 1);
+    new.transfer_to(&old).run().await.expect("transfers back");
     assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
 }
 
-/// The locks of SQLite on a file belong to the process: whoever closes the file drops all of them.
+/// SQLite's locks on a file belong to the process: closing any handle of the file drops all of them.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn second_handle_drops_no_file_lock_of_the_first() {
@@ -254,15 +255,15 @@ async fn second_handle_drops_no_file_lock_of_the_first() {
     assert!(locks() > 0, "and closed again");
 }
 
-/// A job that was put off and then taken when it fell due, by one that does not look for its kind.
+/// A deferred job falls due and is claimed by a node without its kind, so its hint is never used.
 #[tokio::test]
 async fn unused_deferred_hint_is_pruned() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let clock = duly::Clock::manual();
     let duly = Duly::builder(file.to_str().expect("plain")).clock(clock.clone()).open().await.expect("opens");
-    let (store, node) = (duly.store(), duly::Node::fresh(vec!["default".into()]));
-    store.heartbeat(&node).await.expect("beats");
+    let (store, node) = (duly.store(), duly::store::Node::fresh(vec!["default".into()]));
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     duly.push(Push::new("resize", "{}")).await.expect("pushes");
     let claim = || duly::store::Claim {
         queue: "default".into(),
@@ -289,7 +290,7 @@ async fn unused_deferred_hint_is_pruned() {
     assert_eq!(hints(), 0);
 }
 
-/// A page of large jobs would be as large as all of them together.
+/// The size of a page is bounded even if its jobs are large.
 #[tokio::test]
 async fn page_of_large_jobs_is_short_and_has_a_cursor() {
     const JOBS: usize = 30;
@@ -314,8 +315,8 @@ async fn page_of_large_jobs_is_short_and_has_a_cursor() {
         }
         assert_eq!(found, JOBS);
     }
-    // Who goes through all of them goes on over short pages.
-    let meant = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
-    assert_eq!(duly.count(&meant).await.expect("counts").matching, JOBS as u64);
-    assert_eq!(duly.remove_all(meant).run().await.expect("removes").applied, JOBS as u64);
+    // Bulk operations continue over short pages.
+    let tagged = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
+    assert_eq!(duly.count(&tagged).await.expect("counts").matching, JOBS as u64);
+    assert_eq!(duly.remove_all(tagged).run().await.expect("removes").applied, JOBS as u64);
 }

@@ -1,4 +1,4 @@
-//! What programs see of duly: client, worker, files, errors, peers, transfers, repairs.
+//! The public behaviour of duly: client, worker, files, errors, peers, transfers, repairs.
 //!
 //! A case that needs a server is ignored, so that `cargo test` works without one: `./check stores` and `./check faults`
 //! run those cases.

@@ -1,13 +1,13 @@
-//! Push inside the user's own transaction: the job is there if, and only if, the user's rows are.
+//! Push inside the user's transaction: the job exists if and only if the transaction commits.
 
 use std::time::Duration;
 
 use duly::rusqlite::{Connection, params};
-use duly::{Args, CancellationToken, Ctx, Duly, Error, PushResult};
+use duly::{Args, CancellationToken, Ctx, Duly, Error, PushExt, PushResult};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-const LONG: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Serialize, Deserialize)]
 struct Invoice {
@@ -35,10 +35,10 @@ async fn shop() -> Shop {
 #[tokio::test]
 async fn job_appears_with_the_commit_and_wakes_a_worker() {
     let mut shop = shop().await;
-    let (seen, mut got) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = shop.duly.worker().on(move |invoice: Invoice, _: Ctx| {
-        let _ = seen.send(invoice.order);
+        let _ = sender.send(invoice.order);
         async {}
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
@@ -50,7 +50,7 @@ async fn job_appears_with_the_commit_and_wakes_a_worker() {
         assert!(matches!(after.pushed[..], [PushResult::New(_)]));
         tx.commit().expect("commits");
         after.wake();
-        assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(order));
+        assert_eq!(tokio::time::timeout(TIMEOUT, received.recv()).await.expect("in time"), Some(order));
     }
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
@@ -64,8 +64,8 @@ async fn rolled_back_transaction_leaves_no_job() {
     let id = after.pushed[0].id();
     tx.rollback().expect("rolls back");
     after.wake(); // harmless
-    assert_eq!(shop.duly.get(id).await.expect("looks"), None);
-    shop.duly.push(Invoice { order: 2 }).await.expect("the numbers it used are free again");
+    assert_eq!(shop.duly.get(id).await.expect("reads"), None);
+    shop.duly.push(Invoice { order: 2 }).await.expect("its job numbers are free again");
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn failed_push_leaves_nothing_in_a_committed_transaction() {
     let jobs = [duly::Push::from(Invoice { order: 1 }), duly::Push::new("bad", "{}")];
     shop.duly.push_in(&tx, jobs).expect_err("refused");
     tx.execute_batch("DROP TRIGGER refuse").expect("drops");
-    tx.commit().expect("the user's own rows are fine");
+    tx.commit().expect("commits the user's rows");
 
     assert!(shop.duly.counts().await.expect("counts").iter().all(|count| count.ready == 0));
     shop.duly.push(Invoice { order: 2 }).await.expect("and the store goes on");
@@ -125,7 +125,7 @@ async fn failed_push_leaves_nothing_in_a_committed_transaction() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_transaction_gets_its_turn_during_heavy_pushes() {
     let mut shop = shop().await;
-    shop.conn.busy_timeout(LONG).expect("sets");
+    shop.conn.busy_timeout(TIMEOUT).expect("sets");
     let (busy, stop) = (shop.duly.clone(), CancellationToken::new());
     let stopped = stop.clone();
     let pusher = tokio::spawn(async move {

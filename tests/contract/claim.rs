@@ -1,7 +1,9 @@
-//! Claim: which jobs, in which order, and never before their time.
+//! Claim: which jobs, in which order, and never before they are due.
 
+use duly::bounds::ARGS_BYTES_MAX;
+use duly::job::Due;
 use duly::store::{AttemptEnd, ChangeResult, Claim, PROMOTE_MAX};
-use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, PushResult, State};
+use duly::{Fence, JobId, Outcome, Priority, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -36,9 +38,9 @@ pub async fn one_claim_takes_retried_and_new_jobs(store: TestStore) {
     store.push_all(with("new", &[Priority::Low, Priority::Normal, Priority::Critical])).await;
     let held = store.claim("a", 9).await;
     let found: Vec<_> = held.iter().map(|held| (held.job.priority, held.job.kind.as_str(), held.attempts)).collect();
-    let of = |priority| [(priority, "tried", 1), (priority, "new", 0)];
+    let both = |priority| [(priority, "tried", 1), (priority, "new", 0)];
     let critical = [(Priority::Critical, "new", 0)];
-    assert_eq!(found, [&critical[..], &of(Priority::Normal), &of(Priority::Low)].concat());
+    assert_eq!(found, [&critical[..], &both(Priority::Normal), &both(Priority::Low)].concat());
     let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, KEEP)).collect();
     let node = store.node("a").await;
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
@@ -66,16 +68,16 @@ pub async fn due_job_goes_behind_ready_jobs(store: TestStore) {
 
 pub async fn claim_takes_at_most_max_jobs(store: TestStore) {
     store.push_all((0..5).map(|_| job("one")).collect()).await;
-    let first = store.ask("a", claim(2)).await;
+    let first = store.claim_with("a", claim(2)).await;
     assert_eq!((first.jobs.len(), first.has_more), (2, true));
-    let rest = store.ask("a", claim(4)).await;
+    let rest = store.claim_with("a", claim(4)).await;
     assert_eq!((rest.jobs.len(), rest.has_more), (3, false));
 }
 
 pub async fn claim_takes_only_from_its_queue(store: TestStore) {
     store.push(job("there").queue("other")).await;
     assert!(store.claim("a", 9).await.is_empty());
-    let held = store.ask("a", Claim { queue: "other".into(), ..claim(9) }).await.jobs;
+    let held = store.claim_with("a", Claim { queue: "other".into(), ..claim(9) }).await.jobs;
     assert_eq!(held[0].job.queue, "other");
 }
 
@@ -100,7 +102,7 @@ pub async fn fences_grow_with_every_claim(store: TestStore) {
     store.push(job("again")).await;
     for _ in 0..50 {
         let held = store.claim_one("a").await;
-        assert!(held.fence > last, "although the clock stands still");
+        assert!(held.fence > last, "although the clock does not advance");
         last = held.fence;
         store.settle("a", &held, release()).await;
     }
@@ -109,8 +111,8 @@ pub async fn fences_grow_with_every_claim(store: TestStore) {
 pub async fn claim_with_lost_reply_is_returned_again(store: TestStore) {
     store.push_all(vec![job("one"), job("two"), job("three")]).await;
     let lost = store.claim("a", 2).await;
-    let again = store.ask("a", Claim { resync: true, ..claim(9) }).await.jobs;
-    assert_eq!(kinds(&again), ["one", "two"], "all that it holds, and nothing new");
+    let again = store.claim_with("a", Claim { resync: true, ..claim(9) }).await.jobs;
+    assert_eq!(kinds(&again), ["one", "two"], "every job the node holds, and no new one");
     assert_eq!(again[0].fence, lost[0].fence);
     for held in &again {
         assert_eq!(store.settle("a", held, Outcome::Ack).await, nothing_lost());
@@ -118,66 +120,66 @@ pub async fn claim_with_lost_reply_is_returned_again(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["three"]);
 }
 
-/// A server cuts a connection that listens when it owes it too much: an answer has so many bytes and no more.
+/// A server closes a subscribed connection with too much pending output, so the size of a reply is bounded.
 pub async fn largest_jobs_are_claimed_in_any_number(store: TestStore) {
     let large = |kind: &str, priority| {
         let args = format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX - 2));
         Push::new(kind, args).priority(priority)
     };
-    let _listens = store.store.subscribe_wakes(store.node("a").await).await.expect("listens");
-    for at in 0..30 {
-        store.push(large(&format!("normal {at:02}"), Priority::Normal)).await;
+    let _wakes = store.store.subscribe_wakes(store.node("a").await).await.expect("subscribes");
+    for index in 0..30 {
+        store.push(large(&format!("normal {index:02}"), Priority::Normal)).await;
     }
     for tried in store.claim("a", 10).await {
         store.settle("a", &tried, retry_at_once()).await;
     }
-    for at in 0..20 {
-        store.push(large(&format!("low {at:02}"), Priority::Low)).await;
+    for index in 0..20 {
+        store.push(large(&format!("low {index:02}"), Priority::Low)).await;
     }
-    let normal = (10..30).chain(0..10).map(|at| format!("normal {at:02}"));
-    let expected: Vec<String> = normal.chain((0..20).map(|at| format!("low {at:02}"))).collect();
+    let normal = (10..30).chain(0..10).map(|index| format!("normal {index:02}"));
+    let expected: Vec<String> = normal.chain((0..20).map(|index| format!("low {index:02}"))).collect();
 
     let mut held = Vec::new();
     while held.len() < expected.len() {
-        let answer = store.ask("a", claim(100)).await;
-        assert!(!answer.jobs.is_empty(), "each answer has some");
-        assert!(answer.has_more || held.len() + answer.jobs.len() == expected.len(), "and says that there are more");
-        held.extend(answer.jobs);
+        let reply = store.claim_with("a", claim(100)).await;
+        assert!(!reply.jobs.is_empty(), "each reply contains jobs");
+        assert!(reply.has_more || held.len() + reply.jobs.len() == expected.len(), "and reports that more are ready");
+        held.extend(reply.jobs);
     }
-    assert_eq!(kinds(&held), expected, "in their order, whatever went back");
+    assert_eq!(kinds(&held), expected, "in their order, although some did not fit a reply");
     let tried = |kind: &str| kind.starts_with("normal 0");
-    assert!(held.iter().all(|held| held.attempts == u32::from(tried(&held.job.kind))), "with what is known of each");
-    let mut again = store.ask("a", Claim { resync: true, ..claim(0) }).await.jobs;
+    assert!(held.iter().all(|held| held.attempts == u32::from(tried(&held.job.kind))), "each with its attempts");
+    let mut again = store.claim_with("a", Claim { resync: true, ..claim(0) }).await.jobs;
     again.sort_by_key(|one| held.iter().position(|held| held.job.id == one.job.id));
-    assert_eq!(kinds(&again), expected, "and so has what is asked for again");
+    assert_eq!(kinds(&again), expected, "a resync returns all of them");
     let ends = again.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, KEEP)).collect();
     let node = store.node("a").await;
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
-pub async fn many_due_jobs_are_promoted_in_bounded_steps(store: TestStore) {
+pub async fn many_due_jobs_are_promoted_in_bounded_batches(store: TestStore) {
     let flood = 2 * PROMOTE_MAX + 10;
     store.push_all((0..flood).map(|_| job("due").after(SECOND)).collect()).await;
     store.push(job("urgent").queue("other")).await;
     store.advance(SECOND).await;
 
-    let (mut claimed, mut asked) = (0, 0);
+    let (mut claimed, mut claims) = (0, 0);
     while claimed < flood {
-        let answer = store.ask("a", claim(100)).await;
-        assert!(!answer.jobs.is_empty(), "each step gives some");
-        claimed += answer.jobs.len();
-        asked += 1;
-        assert_eq!(answer.has_more, claimed < flood);
+        let reply = store.claim_with("a", claim(100)).await;
+        assert!(!reply.jobs.is_empty(), "each operation returns jobs");
+        claimed += reply.jobs.len();
+        claims += 1;
+        assert_eq!(reply.has_more, claimed < flood);
     }
-    assert!(asked <= flood / 100 + 1);
+    assert!(claims <= flood / 100 + 1);
     assert!(store.claim("a", 1).await.is_empty());
 }
 
 pub async fn empty_claim_returns_when_to_look_again(store: TestStore) {
-    assert_eq!(store.ask("a", claim(1)).await.next_due, None);
+    assert_eq!(store.claim_with("a", claim(1)).await.next_due, None);
     store.push_all(vec![job("second").after(5 * SECOND), job("first").after(2 * SECOND)]).await;
     store.advance(SECOND).await;
-    assert_eq!(store.ask("a", claim(1)).await.next_due, Some(SECOND));
+    assert_eq!(store.claim_with("a", claim(1)).await.next_due, Some(SECOND));
 }
 
 pub async fn claim_finds_jobs_behind_many_removed_ones(store: TestStore) {
@@ -186,30 +188,33 @@ pub async fn claim_finds_jobs_behind_many_removed_ones(store: TestStore) {
     for pushed in removed {
         store.remove(pushed.id()).await;
     }
-    for asked in 1.. {
-        let answer = store.ask("a", claim(1)).await;
-        if !answer.jobs.is_empty() {
-            assert_eq!(kinds(&answer.jobs), ["live"]);
+    for claims in 1.. {
+        let reply = store.claim_with("a", claim(1)).await;
+        if !reply.jobs.is_empty() {
+            assert_eq!(kinds(&reply.jobs), ["live"]);
             break;
         }
-        assert!(answer.has_more && asked < 9, "who finds nothing is told to go on");
+        assert!(reply.has_more && claims < 9, "an empty reply asks for another claim");
     }
 }
 
-/// A queue is paused for long: a job is moved and removed, its id is forgotten, and comes again the same way.
+/// In a paused queue a job is rescheduled and removed; after its id is forgotten, it is pushed again.
 pub async fn rescheduled_job_is_distinguished_from_its_stale_entry(store: TestStore) {
     let id = JobId::fresh();
     store.store.set_paused("default", true).await.expect("pauses");
-    // Each time as what it is left: for good, for later, or where it is.
-    for last in ["removed", "removed", "moved", "ready"] {
+    // The last change of each round.
+    for last in ["removed", "removed", "rescheduled", "ready"] {
         let pushed = store.push(job(last).id(id).after(SECOND)).await;
         assert_eq!(pushed, PushResult::New(id), "its id is forgotten");
-        assert_eq!(store.store.reschedule(id, Due::Now).await.expect("moves"), ChangeResult::Applied);
+        assert_eq!(store.store.reschedule(id, Due::Now).await.expect("reschedules"), ChangeResult::Applied);
         if last == "ready" {
             break;
         }
-        if last == "moved" {
-            assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("moves"), ChangeResult::Applied);
+        if last == "rescheduled" {
+            assert_eq!(
+                store.store.reschedule(id, Due::After(SECOND)).await.expect("reschedules"),
+                ChangeResult::Applied
+            );
         }
         store.remove(id).await;
         for _ in 0..2 {
@@ -221,7 +226,7 @@ pub async fn rescheduled_job_is_distinguished_from_its_stale_entry(store: TestSt
     assert_eq!((counts[0].ready, counts[0].scheduled), (1, 0));
     store.store.set_paused("default", false).await.expect("resumes");
     let held = store.claim("a", 9).await;
-    assert_eq!(kinds(&held), ["ready"], "once, and as it came last");
+    assert_eq!(kinds(&held), ["ready"], "once, as pushed last");
     assert_eq!(store.settle("a", &held[0], Outcome::Ack).await, nothing_lost());
     assert!(store.claim("a", 9).await.is_empty());
 }

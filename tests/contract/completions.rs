@@ -1,4 +1,4 @@
-//! Jobs that end: who has asked for it is told of them, and whoever waits learns of it at once.
+//! Completions: subscribers are notified of jobs that end, and waits return at once.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use tokio::task::JoinHandle;
 
 use crate::test_store::*;
 
-/// Far longer than it takes to be told, far shorter than the look behind it.
+/// Far longer than a notification takes, far shorter than the interval of the fallback check.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-async fn watch(store: &TestStore, guest: &'static str, queues: &[&str]) {
+async fn watch(store: &TestStore, peer: &'static str, queues: &[&str]) {
     let queues: Vec<String> = queues.iter().map(|queue| (*queue).into()).collect();
-    store.store.watch_completions(store.guest(guest).await, &queues).await.expect("watches");
+    store.store.watch_completions(store.peer(peer).await, &queues).await.expect("watches");
 }
 
-/// All that was told of, until so many jobs were.
-async fn ended(ear: &mut Ear, jobs: usize) -> Vec<JobId> {
+/// Receives notifications until this many jobs have completed. Returns their ids.
+async fn completed(inbox: &mut Inbox, jobs: usize) -> Vec<JobId> {
     let mut all = Vec::new();
     while all.len() < jobs {
-        match ear.next().await {
+        match inbox.next().await {
             Notification::Completed(ids) => all.extend(ids),
-            other => panic!("heard {other:?}"),
+            other => panic!("received {other:?}"),
         }
     }
     all
 }
 
 pub async fn subscriber_is_notified_of_every_kind_of_completion(store: TestStore) {
-    let mut ear = store.listen("w").await;
+    let mut inbox = store.subscribe("w").await;
     watch(&store, "w", &["default"]).await;
     let kept = store.push(job("kept")).await.id();
     let forgotten = store.push(job("forgotten").keep(Duration::ZERO)).await.id();
@@ -41,17 +41,17 @@ pub async fn subscriber_is_notified_of_every_kind_of_completion(store: TestStore
         assert_eq!(store.settle("a", held, outcome).await, nothing_lost());
     }
     store.remove(removed).await;
-    assert_eq!(ended(&mut ear, 4).await, [kept, forgotten, buried, removed], "and not the one that goes on");
+    assert_eq!(completed(&mut inbox, 4).await, [kept, forgotten, buried, removed], "without the job that is retried");
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
-    assert_eq!(ended(&mut ear, 1).await, [again]);
+    assert_eq!(completed(&mut inbox, 1).await, [again]);
     let replaced = store.push(job("replaced").unique("u").after(SECOND)).await.id();
-    store.push(job("another").unique("u").on_conflict(duly::UniqueConflict::Replace).after(SECOND)).await;
-    assert_eq!(ended(&mut ear, 1).await, [replaced]);
+    store.push(job("another").unique("u").on_conflict(duly::job::UniqueConflict::Replace).after(SECOND)).await;
+    assert_eq!(completed(&mut inbox, 1).await, [replaced]);
 }
 
 pub async fn jobs_completed_in_one_settle_are_all_notified(store: TestStore) {
-    let mut ear = store.listen("w").await;
+    let mut inbox = store.subscribe("w").await;
     watch(&store, "w", &["default"]).await;
     let node = store.node("a").await;
     let mut pushed: Vec<JobId> =
@@ -63,22 +63,22 @@ pub async fn jobs_completed_in_one_settle_are_all_notified(store: TestStore) {
         .map(|held| duly::store::AttemptEnd::from_held(held, Outcome::Ack, KEEP))
         .collect();
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
-    let mut told = ended(&mut ear, 600).await;
-    told.sort();
+    let mut notified = completed(&mut inbox, 600).await;
+    notified.sort();
     pushed.sort();
-    assert_eq!(told, pushed);
+    assert_eq!(notified, pushed);
 }
 
 pub async fn completions_of_other_queues_are_not_notified(store: TestStore) {
-    let mut ear = store.listen("w").await;
-    let unheard = store.push(job("unheard")).await.id();
+    let mut inbox = store.subscribe("w").await;
+    let unwatched = store.push(job("unwatched")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
     watch(&store, "w", &["default"]).await;
     let first = store.push(job("first")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
-    assert_eq!(ended(&mut ear, 1).await, [first], "not {unheard}");
+    assert_eq!(completed(&mut inbox, 1).await, [first], "not {unwatched}");
     watch(&store, "w", &["other"]).await;
     store.push(job("second")).await;
     let held = store.claim_one("a").await;
@@ -87,10 +87,10 @@ pub async fn completions_of_other_queues_are_not_notified(store: TestStore) {
     let third = store.push(job("third")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
-    assert_eq!(ended(&mut ear, 1).await, [third]);
+    assert_eq!(completed(&mut inbox, 1).await, [third]);
 }
 
-pub async fn ended_returns_the_jobs_that_are_not_unfinished(store: TestStore) {
+pub async fn completed_among_returns_finished_and_unknown_jobs(store: TestStore) {
     let mut ids = Vec::new();
     for kind in ["done", "dead", "gone", "running", "ready"] {
         ids.push(store.push(job(kind)).await.id());
@@ -102,10 +102,10 @@ pub async fn ended_returns_the_jobs_that_are_not_unfinished(store: TestStore) {
     store.settle("a", &held[2], release()).await;
     store.remove(ids[2]).await;
     let never = JobId::fresh();
-    let asked = [&ids[..], &[later, never]].concat();
-    let ended = store.store.completed_among("default", asked).await.expect("looks");
-    assert_eq!(ended, [ids[0], ids[1], ids[2], never]);
-    assert_eq!(store.store.completed_among("default", Vec::new()).await.expect("looks"), []);
+    let asked_for = [&ids[..], &[later, never]].concat();
+    let completed = store.store.completed_among("default", asked_for).await.expect("reads");
+    assert_eq!(completed, [ids[0], ids[1], ids[2], never]);
+    assert_eq!(store.store.completed_among("default", Vec::new()).await.expect("reads"), []);
 }
 
 fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<JobRecord>> {
@@ -114,14 +114,14 @@ fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<JobRecord>> {
 }
 
 async fn at_once(waiting: JoinHandle<Option<JobRecord>>) -> Option<JobRecord> {
-    tokio::time::timeout(AT_ONCE, waiting).await.expect("told at once").expect("no panic")
+    tokio::time::timeout(AT_ONCE, waiting).await.expect("notified at once").expect("no panic")
 }
 
 pub async fn wait_returns_the_job_as_it_ended(store: TestStore) {
     let (done, dead) = (store.push(job("done")).await.id(), store.push(job("dead")).await.id());
     let gone = store.push(job("gone")).await.id();
     let waits = [done, done, dead, gone].map(|id| wait(&store, id));
-    // One that has ended, and one that never was, are answered without a wait.
+    // A wait for a job that has ended or never existed returns at once.
     assert_eq!(at_once(wait(&store, JobId::fresh())).await, None);
     let held = store.claim("a", 2).await;
     store.settle("a", &held[0], Outcome::Ack).await;

@@ -1,6 +1,7 @@
-//! Dead jobs by kind and error.
+//! Groups of dead jobs with the same kind and error.
 
-use duly::{Due, JobId, Outcome};
+use duly::job::Due;
+use duly::{JobId, Outcome};
 
 use crate::test_store::{SECOND, TestStore, job};
 
@@ -29,13 +30,13 @@ pub async fn dead_jobs_are_grouped_by_kind_and_error(store: TestStore) {
     die(&store, "mail", "timed out after 9s").await;
     die(&store, "sms", "no such user 'bob'").await;
     die(&store, "sms", "no such user 'eve'").await;
-    let told = groups(&store).await;
-    let wanted = [
+    let found = groups(&store).await;
+    let expected = [
         group("mail", "timed out after #s", 3),
         group("sms", "no such user '?'", 2),
         group("mail", "no such user '?'", 1),
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(found, expected);
     let all = store.store.dead_groups(None).await.expect("groups");
     assert_eq!((all[0].oldest, all[0].newest), (first, first + SECOND));
     assert!(store.store.dead_groups(Some("nowhere")).await.expect("groups").is_empty());
@@ -45,11 +46,11 @@ pub async fn group_shrinks_as_its_jobs_leave(store: TestStore) {
     let ids = [die(&store, "a", "oh 1").await, die(&store, "a", "oh 2").await, die(&store, "a", "oh 3").await];
     store.remove(ids[0]).await;
     assert_eq!(groups(&store).await, [group("a", "oh #", 2)]);
-    store.store.reschedule(ids[1], Due::Now).await.expect("moves");
+    store.store.reschedule(ids[1], Due::Now).await.expect("reschedules");
     assert_eq!(groups(&store).await, [group("a", "oh #", 1)]);
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("ah 1")).await;
-    assert_eq!(groups(&store).await.len(), 2, "it may die of something else the next time");
+    assert_eq!(groups(&store).await.len(), 2, "it died of another error this time");
     store.sleep(100 * 24 * 3_600 * SECOND);
     store.prune().await;
     assert_eq!(groups(&store).await, []);

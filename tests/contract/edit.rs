@@ -1,7 +1,8 @@
 //! Changes to jobs that are not running.
 
+use duly::job::Due;
 use duly::store::{ChangeResult, ChangeTarget, JobEdit};
-use duly::{Due, JobId, Outcome, Priority, State};
+use duly::{JobId, Outcome, Priority, State};
 
 use crate::test_store::{SECOND, TestStore, job, kinds};
 
@@ -66,11 +67,11 @@ pub async fn bulk_edit_changes_only_unchanged_jobs(store: TestStore) {
         target(ids[2], State::Ready),
         target(gone, State::Ready),
     ];
-    let moved = store.store.remove_all(targets).await.expect("removes");
-    assert_eq!(moved, [ChangeResult::Changed, ChangeResult::Running, ChangeResult::Applied, ChangeResult::NotFound]);
+    let results = store.store.remove_all(targets).await.expect("removes");
+    assert_eq!(results, [ChangeResult::Changed, ChangeResult::Running, ChangeResult::Applied, ChangeResult::NotFound]);
     assert_eq!((store.get(ids[2]).await, store.state(ids[0]).await), (None, Some(State::Dead)));
     let targets = vec![target(ids[0], State::Dead), target(ids[3], State::Ready), target(ids[3], State::Ready)];
-    let moved = store.store.reschedule_all(targets, Due::After(SECOND)).await.expect("moves");
-    assert_eq!(moved, [ChangeResult::Applied, ChangeResult::Applied, ChangeResult::Changed]);
+    let results = store.store.reschedule_all(targets, Due::After(SECOND)).await.expect("reschedules");
+    assert_eq!(results, [ChangeResult::Applied, ChangeResult::Applied, ChangeResult::Changed]);
     assert_eq!(store.state(ids[3]).await, Some(State::Scheduled));
 }

@@ -1,15 +1,15 @@
-//! Lists with filters.
+//! Filters of lists.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use duly::store::Filter;
+use duly::Filter;
 use duly::{JobId, Outcome, Priority, Push};
 
 use crate::test_store::{MS, SECOND, TestStore, job};
 
-/// The kinds that a filter means, in the order of their names.
-async fn meant(store: &TestStore, text: &str) -> Vec<String> {
+/// Returns the kinds of all jobs that match a filter, sorted.
+async fn matching_kinds(store: &TestStore, text: &str) -> Vec<String> {
     let filter: Filter = text.parse().expect("a filter");
     let mut kinds = Vec::new();
     let mut cursor = None;
@@ -63,7 +63,7 @@ pub async fn filter_selects_by_every_field(store: TestStore) {
         ("due>2m", &[]),
     ];
     for (text, kinds) in cases {
-        assert_eq!(meant(&store, text).await, *kinds, "{text}");
+        assert_eq!(matching_kinds(&store, text).await, *kinds, "{text}");
     }
 }
 
@@ -91,7 +91,7 @@ pub async fn filter_by_time_uses_due_end_or_push_time(store: TestStore) {
         ("state:ready until:50s", &[]),
     ];
     for (text, kinds) in cases {
-        assert_eq!(meant(&store, text).await, *kinds, "{text}");
+        assert_eq!(matching_kinds(&store, text).await, *kinds, "{text}");
     }
 }
 
@@ -100,25 +100,26 @@ pub async fn indexed_filter_finds_scheduled_and_dead_jobs(store: TestStore) {
         store.push(job("mail").tag(format!("n{n}")).after((n + 1) * SECOND)).await;
         store.push(job("else").tag("n1").after((n + 1) * SECOND)).await;
     }
-    assert_eq!(meant(&store, "state:scheduled kind:mail").await.len(), 5);
-    assert_eq!(meant(&store, "state:scheduled tag:n1").await.len(), 6);
-    assert_eq!(meant(&store, "state:scheduled tag:n1 kind:mail").await.len(), 1);
+    assert_eq!(matching_kinds(&store, "state:scheduled kind:mail").await.len(), 5);
+    assert_eq!(matching_kinds(&store, "state:scheduled tag:n1").await.len(), 6);
+    assert_eq!(matching_kinds(&store, "state:scheduled tag:n1 kind:mail").await.len(), 1);
     store.advance(2 * SECOND).await;
-    // Two of each have fallen due; two of those run, and die.
+    // Two jobs of each kind are due; two of those run and die.
     die(&store, "oh 1").await;
     die(&store, "oh 2").await;
-    assert_eq!(meant(&store, "state:scheduled kind:mail").await.len(), 3);
-    assert_eq!(meant(&store, "state:scheduled tag:n1").await.len(), 3);
+    assert_eq!(matching_kinds(&store, "state:scheduled kind:mail").await.len(), 3);
+    assert_eq!(matching_kinds(&store, "state:scheduled tag:n1").await.len(), 3);
     assert_eq!(
-        meant(&store, "state:dead kind:mail").await.len() + meant(&store, "state:dead kind:else").await.len(),
+        matching_kinds(&store, "state:dead kind:mail").await.len()
+            + matching_kinds(&store, "state:dead kind:else").await.len(),
         2
     );
     let dead: Filter = "state:dead".parse().expect("a filter");
     let first = store.store.list(dead).await.expect("lists").jobs.remove(0);
     let kind = format!("state:dead kind:{}", first.job.kind);
-    let before = meant(&store, &kind).await.len();
+    let before = matching_kinds(&store, &kind).await.len();
     store.remove(first.job.id).await;
-    assert_eq!(meant(&store, &kind).await.len(), before - 1);
+    assert_eq!(matching_kinds(&store, &kind).await.len(), before - 1);
 }
 
 pub async fn page_returns_the_number_of_jobs_scanned(store: TestStore) {
@@ -136,7 +137,7 @@ pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
     let ids: Vec<JobId> = pushes.iter().map(|push| push.job_id()).collect();
     store.push_all(pushes).await;
     for text in ["", "state:scheduled", "state:scheduled kind:k1", "-kind:k9"] {
-        let stays: HashSet<JobId> = ids.iter().copied().skip(60).collect();
+        let unmoved: HashSet<JobId> = ids.iter().copied().skip(60).collect();
         let (mut shown, mut cursor, mut round) = (Vec::new(), None, 0);
         loop {
             let filter = Filter { cursor, limit: 7, ..text.parse().expect("a filter") };
@@ -146,20 +147,24 @@ pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
             if cursor.is_none() {
                 break;
             }
-            // Others go elsewhere, and new ones come.
-            let moves = ids[round % 60];
-            store.store.reschedule(moves, duly::Due::After((200 + round as u32) * SECOND)).await.expect("moves");
+            // Other jobs are rescheduled and new ones are pushed.
+            let rescheduled = ids[round % 60];
+            store
+                .store
+                .reschedule(rescheduled, duly::job::Due::After((200 + round as u32) * SECOND))
+                .await
+                .expect("reschedules");
             round += 1;
             if round < 10 {
                 store.push(job("k1").after(61 * SECOND)).await;
             }
         }
         let shown_ids: HashSet<JobId> = shown.iter().map(|(id, _)| *id).collect();
-        let wanted: HashSet<JobId> = match text.contains("kind:k1") {
+        let expected: HashSet<JobId> = match text.contains("kind:k1") {
             true => ids.iter().enumerate().skip(60).filter(|(n, _)| n % 3 == 1).map(|(_, id)| *id).collect(),
-            false => stays,
+            false => unmoved,
         };
-        assert!(wanted.is_subset(&shown_ids), "{text}: {} are missing", wanted.difference(&shown_ids).count());
+        assert!(expected.is_subset(&shown_ids), "{text}: {} are missing", expected.difference(&shown_ids).count());
     }
 }
 
@@ -177,21 +182,21 @@ pub async fn unchanged_ready_job_is_listed_while_others_are_claimed(store: TestS
         if cursor.is_none() {
             break;
         }
-        // From the front go more than a page has shown, or fewer, or one comes back there; others come at the end.
+        // The head loses more jobs than a page shows, or fewer, or gets one back; new jobs go to the tail.
         match round % 4 {
             _ if round > 11 => {}
             0 => held.extend(store.claim("a", 7).await),
             3 => {
-                let back = held.pop().expect("some are held");
-                store.settle("a", &back, Outcome::release(Duration::ZERO)).await;
+                let released = held.pop().expect("some are held");
+                store.settle("a", &released, Outcome::release(Duration::ZERO)).await;
             }
             _ => held.extend(store.claim("a", 1).await),
         }
         store.push(job("new")).await;
         round += 1;
-        assert!(round < 100, "it comes to an end");
+        assert!(round < 100, "the list never ends");
     }
     let claimed: HashSet<JobId> = held.iter().map(|held| held.job.id).collect();
     let missing: Vec<_> = ids.iter().filter(|id| !claimed.contains(id) && !shown.contains(id)).collect();
-    assert!(missing.is_empty(), "{} of those that stayed were not shown", missing.len());
+    assert!(missing.is_empty(), "{} unclaimed jobs were not listed", missing.len());
 }

@@ -1,7 +1,8 @@
-//! Leases: whose a held job is, and when it is taken back.
+//! Leases: which node holds a job, and when it is taken back.
 
+use duly::job::Due;
 use duly::store::{AttemptEnd, CLAIM_MAX, ChangeResult, TAKE_BACK_MAX};
-use duly::{Due, Outcome, State};
+use duly::{Outcome, State};
 
 use crate::test_store::*;
 
@@ -11,10 +12,10 @@ pub async fn node_with_heartbeats_keeps_its_jobs(store: TestStore) {
     let held = store.claim_one("a").await;
     for _ in 0..20 {
         store.advance(SECOND).await;
-        let robbed = store.claim_from("b", "a", 1).await;
-        assert_eq!((robbed.jobs.len(), robbed.taken_back), (0, 0));
+        let reply = store.claim_from("b", "a", 1).await;
+        assert_eq!((reply.jobs.len(), reply.taken_back), (0, 0));
     }
-    assert!(store.beat("b").await.suspects.is_empty());
+    assert!(store.heartbeat("b").await.suspects.is_empty());
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
@@ -26,24 +27,24 @@ pub async fn silent_node_loses_its_jobs_after_its_lease(store: TestStore) {
     store.silence("a");
 
     store.advance(past_the_lease() - 2 * MS).await;
-    assert!(store.beat("b").await.suspects.is_empty());
+    assert!(store.heartbeat("b").await.suspects.is_empty());
     assert!(store.claim_from("b", "a", 1).await.jobs.is_empty());
 
     store.advance(2 * MS).await;
-    assert_eq!(store.beat("b").await.suspects, [(a, "default".into())]);
+    assert_eq!(store.heartbeat("b").await.suspects, [(a, "default".into())]);
     assert_eq!(store.claim_from("b", "a", 1).await.jobs.len(), 1);
-    assert!(store.beat("b").await.suspects.is_empty(), "nothing is left to take");
+    assert!(store.heartbeat("b").await.suspects.is_empty(), "nothing is left to take");
 }
 
 pub async fn node_that_slept_itself_takes_nothing_back(store: TestStore) {
     store.push(job("one")).await;
     store.node("b").await;
     let held = store.claim_one("a").await;
-    store.sleep(100 * SECOND); // the whole machine
+    store.sleep(100 * SECOND); // the whole machine is suspended
 
-    store.beat("b").await;
-    assert!(store.claim_from("b", "a", 1).await.jobs.is_empty(), "b wakes first and must not rob a");
-    store.beat("a").await;
+    store.heartbeat("b").await;
+    assert!(store.claim_from("b", "a", 1).await.jobs.is_empty(), "b wakes up first and must not take the job of a");
+    store.heartbeat("a").await;
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
@@ -54,25 +55,25 @@ pub async fn taken_back_job_goes_to_the_head_and_counts_a_crash(store: TestStore
     store.silence("a");
     store.advance(past_the_lease() + SECOND).await;
 
-    let answer = store.claim_from("b", "a", 9).await;
-    assert_eq!(answer.taken_back, 2);
-    assert_eq!(kinds(&answer.jobs), ["first", "second", "third"]);
-    let counts: Vec<_> = answer.jobs.iter().map(|held| (held.attempts, held.crashes)).collect();
+    let reply = store.claim_from("b", "a", 9).await;
+    assert_eq!(reply.taken_back, 2);
+    assert_eq!(kinds(&reply.jobs), ["first", "second", "third"]);
+    let counts: Vec<_> = reply.jobs.iter().map(|held| (held.attempts, held.crashes)).collect();
     assert_eq!(counts, [(0, 1), (0, 1), (0, 0)], "a crash uses up no attempt");
-    assert!(answer.jobs[0].fence > held[0].fence);
+    assert!(reply.jobs[0].fence > held[0].fence);
     let record = store.get(held[0].job.id).await.expect("is there");
-    assert_eq!((record.crashes, record.failures.len()), (1, 1), "and stands in the history");
+    assert_eq!((record.crashes, record.failures.len()), (1, 1), "and is recorded as a failure");
 }
 
 pub async fn crash_count_survives_a_reschedule(store: TestStore) {
     store.node("b").await;
-    for (dies, due) in [("a", Due::After(SECOND)), ("c", Due::Now)] {
+    for (node, due) in [("a", Due::After(SECOND)), ("c", Due::Now)] {
         let id = store.push(job("one")).await.id();
-        store.claim_one(dies).await;
-        store.silence(dies);
+        store.claim_one(node).await;
+        store.silence(node);
         store.advance(past_the_lease() + SECOND).await;
-        assert_eq!(store.claim_from("b", dies, 0).await.taken_back, 1);
-        assert_eq!(store.store.reschedule(id, due).await.expect("moves"), ChangeResult::Applied);
+        assert_eq!(store.claim_from("b", node, 0).await.taken_back, 1);
+        assert_eq!(store.store.reschedule(id, due).await.expect("reschedules"), ChangeResult::Applied);
         assert_eq!(store.get(id).await.expect("is there").crashes, 1);
         store.advance(2 * SECOND).await;
         let held = store.claim_one("b").await;
@@ -109,14 +110,14 @@ pub async fn few_jobs_of_dead_node_are_found_among_many(store: TestStore) {
 
     let mut taken = 0;
     for _ in 0..20 {
-        let answer = store.claim_from("c", "a", 5).await;
-        taken += answer.taken_back;
-        if !answer.suspect_has_more {
+        let reply = store.claim_from("c", "a", 5).await;
+        taken += reply.taken_back;
+        if !reply.suspect_has_more {
             break;
         }
     }
     assert_eq!(taken, 5);
-    assert_eq!(store.beat("b").await.held, [("default".into(), (MANY * CLAIM_MAX) as u64)], "b keeps its own");
+    assert_eq!(store.heartbeat("b").await.held, [("default".into(), (MANY * CLAIM_MAX) as u64)], "b keeps its own");
 }
 
 pub async fn returning_node_keeps_jobs_not_taken_back(store: TestStore) {
@@ -128,13 +129,13 @@ pub async fn returning_node_keeps_jobs_not_taken_back(store: TestStore) {
     store.advance(past_the_lease() + SECOND).await;
     store.claim_from("b", "a", 1).await;
 
-    store.beat("a").await;
+    store.heartbeat("a").await;
     assert_eq!(store.claim_from("b", "a", 1).await.taken_back, 0, "a is back");
-    assert_eq!(store.beat("a").await.held, [("default".into(), 100)]);
+    assert_eq!(store.heartbeat("a").await.held, [("default".into(), 100)]);
     let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, held.job.keep)).collect();
     let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
-    assert_eq!(lost.len(), TAKE_BACK_MAX, "what was taken is refused, the rest is recorded");
-    assert!(store.beat("a").await.held.is_empty());
+    assert_eq!(lost.len(), TAKE_BACK_MAX, "outcomes of taken jobs are rejected, the others recorded");
+    assert!(store.heartbeat("a").await.held.is_empty());
 }
 
 pub async fn jobs_of_a_node_that_left_are_taken_back_at_once(store: TestStore) {
@@ -144,17 +145,17 @@ pub async fn jobs_of_a_node_that_left_are_taken_back_at_once(store: TestStore) {
     let a = store.node("a").await;
     store.silence("a");
     store.store.leave(a).await.expect("leaves");
-    assert_eq!(store.beat("b").await.suspects, [(a, "default".into())]);
+    assert_eq!(store.heartbeat("b").await.suspects, [(a, "default".into())]);
     assert_eq!(store.claim_from("b", "a", 1).await.jobs.len(), 1);
     assert_eq!(store.state(id).await, Some(State::Running));
 }
 
 pub async fn heartbeat_returns_the_jobs_the_node_holds(store: TestStore) {
     store.push_all(vec![job("one"), job("two")]).await;
-    assert!(store.beat("a").await.held.is_empty());
+    assert!(store.heartbeat("a").await.held.is_empty());
     let held = store.claim("a", 2).await;
-    assert_eq!(store.beat("a").await.held, [("default".into(), 2)]);
-    assert!(store.beat("b").await.held.is_empty());
+    assert_eq!(store.heartbeat("a").await.held, [("default".into(), 2)]);
+    assert!(store.heartbeat("b").await.held.is_empty());
     store.settle("a", &held[0], Outcome::Ack).await;
-    assert_eq!(store.beat("a").await.held, [("default".into(), 1)]);
+    assert_eq!(store.heartbeat("a").await.held, [("default".into(), 1)]);
 }

@@ -1,4 +1,4 @@
-//! One suite, every store: each case is a plain function that takes a store, and runs once per store.
+//! The contract of every store: each case is a function that takes a store and runs once per store.
 
 mod access;
 mod capacity;
@@ -156,7 +156,7 @@ contract! {
         queue_can_be_paused_before_its_first_job
         fences_grow_with_every_claim
         claim_with_lost_reply_is_returned_again
-        many_due_jobs_are_promoted_in_bounded_steps
+        many_due_jobs_are_promoted_in_bounded_batches
         empty_claim_returns_when_to_look_again
         claim_finds_jobs_behind_many_removed_ones
         rescheduled_job_is_distinguished_from_its_stale_entry;
@@ -243,7 +243,7 @@ contract! {
     transfer:
         moving_queue_yields_nothing_paused_or_not
         moving_queue_rejects_changes_to_its_jobs
-        last_transfer_marker_wins
+        last_node_to_mark_a_transfer_wins
         moving_queue_takes_back_jobs_of_dead_nodes
         end_of_transfer_wakes_a_node
         list_includes_failures_on_request
@@ -254,7 +254,7 @@ contract! {
         transfer_leaves_out_known_ids
         taken_key_rejects_the_whole_transfer_batch
         transferred_ended_job_takes_no_key
-        transfer_in_without_the_marker_is_rejected
+        transfer_in_with_another_checkpoint_is_rejected
         repeated_transfer_batch_changes_nothing
         fences_grow_across_a_transfer
         transfer_out_by_another_node_is_rejected
@@ -285,9 +285,9 @@ contract! {
         overlap_skip_keeps_the_unfinished_job
         overlap_queue_waits_for_the_running_job
         overlap_replace_waits_for_the_unfinished_job
-        held_tick_is_checked_again_later
+        waiting_tick_is_checked_again_later
         rule_moved_to_another_queue_keeps_its_tick
-        many_rules_fire_in_bounded_steps
+        many_rules_fire_in_bounded_batches
         earliest_tick_fires_first
         args_of_a_rule_survive_byte_for_byte;
     wake:
@@ -339,14 +339,14 @@ contract! {
         waiter_that_dies_at_its_turn_does_not_block_the_lock
         waiter_that_gives_up_passes_its_turn_on
         cancelled_wait_keeps_the_hold
-        ahead_counts_only_live_waiters
+        waiters_ahead_counts_only_live_waiters
         refused_request_returns_when_to_look_again
         announce_returns_the_next_waiter
         announce_returns_lost_waiters
         two_free_slots_go_to_the_first_two_waiters
         break_lock_ends_all_holds_and_notifies_the_next_waiter
         waiters_of_different_locks_are_separate
-        lock_with_many_waiters_is_handed_on_in_bounded_steps;
+        lock_with_many_waiters_is_handed_on_in_bounded_batches;
     totals:
         totals_grow_even_after_history_is_pruned
         totals_include_days_without_reads
@@ -360,7 +360,7 @@ contract! {
         subscriber_is_notified_of_every_kind_of_completion
         jobs_completed_in_one_settle_are_all_notified
         completions_of_other_queues_are_not_notified
-        ended_returns_the_jobs_that_are_not_unfinished
+        completed_among_returns_finished_and_unknown_jobs
         wait_returns_the_job_as_it_ended
         wait_does_not_end_at_a_retry;
     peers:
@@ -376,7 +376,7 @@ contract! {
         moved_connection_belongs_to_its_new_node
         moved_connection_is_not_reclaimed_by_its_old_node
         nodes_are_listed_by_method
-        quiet_peer_receives_messages_but_is_not_listed
+        listen_only_peer_receives_messages_but_is_not_listed
         peer_with_expired_lease_is_not_found
         peer_chooses_the_length_of_its_lease
         peers_are_listed_among_the_nodes

@@ -1,11 +1,11 @@
-//! Many who wait, in other processes than those that work: what it costs the store, and what a broken way costs them.
+//! Many waits for jobs that other processes run: their cost for the store, and the effect of a lost connection.
 
 use std::time::{Duration, Instant};
 
 use duly::{Duly, JobId, JobRecord, Outcome, Push, State};
 use tokio::task::JoinHandle;
 
-/// Far longer than it takes to be told, far shorter than the look behind it.
+/// Far longer than a notification takes, far shorter than the interval of the fallback check.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 async fn push(duly: &Duly, jobs: usize) -> Vec<JobId> {
@@ -23,22 +23,22 @@ async fn work(duly: &Duly) {
 }
 
 async fn all_done(waits: Vec<JoinHandle<Option<JobRecord>>>, within: Duration) {
-    let until = Instant::now() + within;
+    let deadline = Instant::now() + within;
     for waiting in waits {
-        let left = until.saturating_duration_since(Instant::now());
-        let record = tokio::time::timeout(left, waiting).await.expect("told in time").expect("no panic");
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let record = tokio::time::timeout(remaining, waiting).await.expect("notified in time").expect("no panic");
         assert!(record.is_some_and(|record| record.state == State::Done));
     }
 }
 
-/// Two handles on one file are to each other what two processes are: they share only its node registry.
+/// Two handles on one file act like two processes: they share only its node registry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_file_wait_is_notified_by_another_process() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db").to_str().expect("a plain path").to_owned();
     let (waiter, worker) = (Duly::open(&path).await.expect("opens"), Duly::open(&path).await.expect("opens"));
     let jobs = push(&worker, 500).await;
-    // Before the work begins, so that some of them wait by then; those that come late see that it has ended.
+    // Some of these waits start before the jobs run. A late one finds its job done.
     let first = wait(&waiter, jobs[0]);
     let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
     work(&worker).await;
@@ -49,16 +49,16 @@ async fn on_a_file_wait_is_notified_by_another_process() {
 #[cfg(feature = "redis")]
 mod on_a_server {
     use super::*;
-    use crate::test_store::LONG;
+    use crate::test_store::TIMEOUT;
     use test_support::servers::{Binary, Direction, Fsync, Options, Proxy, Server};
     use test_support::wait_for;
 
-    /// How many commands of clients and scripts the server has carried out since it was last asked to count anew.
+    /// Returns how many commands of clients and scripts the server has run since the last `CONFIG RESETSTAT`.
     fn commands(server: &Server) -> u64 {
         let stats = server.ask(&["INFO", "commandstats"]).text();
-        let ours = |line: &&str| !line.contains("cmdstat_info") && !line.contains("cmdstat_config");
+        let is_counted = |line: &&str| !line.contains("cmdstat_info") && !line.contains("cmdstat_config");
         let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
-        stats.lines().filter(ours).filter_map(calls).sum()
+        stats.lines().filter(is_counted).filter_map(calls).sum()
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,29 +71,28 @@ mod on_a_server {
         let jobs = push(&worker, JOBS).await;
         server.ask(&["CONFIG", "RESETSTAT"]);
         let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
-        // Each looks twice before it waits: for its queue, and once the store tells.
-        let looked = || {
-            let looks = server.info(&["INFO", "commandstats"], "cmdstat_evalsha");
-            let calls: usize =
-                looks.split("calls=").nth(1).and_then(|c| c.split(',').next()?.parse().ok()).unwrap_or(0);
-            if calls >= 2 * JOBS { Ok(()) } else { Err(format!("{calls} looks")) }
+        // Each wait reads twice before it blocks: to find the queue, and again after it has subscribed.
+        let has_read_twice = || {
+            let line = server.info(&["INFO", "commandstats"], "cmdstat_evalsha");
+            let calls: usize = line.split("calls=").nth(1).and_then(|c| c.split(',').next()?.parse().ok()).unwrap_or(0);
+            if calls >= 2 * JOBS { Ok(()) } else { Err(format!("{calls} reads")) }
         };
-        tokio::task::block_in_place(|| wait_for("all to wait", looked));
-        // Then a while in which nothing happens: signs of life of a process that only listens cost nothing. One slow look at all
-        // of them may fall into it, in a few large steps.
-        let quiet = || {
+        tokio::task::block_in_place(|| wait_for("all to wait", has_read_twice));
+        // Announcements of a process that only listens cost nothing. One fallback check of all waits may fall into
+        // this time, in a few large requests.
+        let is_idle = || {
             server.ask(&["CONFIG", "RESETSTAT"]);
             std::thread::sleep(AT_ONCE);
-            let meanwhile = commands(&server);
-            if meanwhile < JOBS as u64 / 10 { Ok(()) } else { Err(format!("{meanwhile} commands while {JOBS} wait")) }
+            let count = commands(&server);
+            if count < JOBS as u64 / 10 { Ok(()) } else { Err(format!("{count} commands while {JOBS} wait")) }
         };
-        tokio::task::block_in_place(|| wait_for("the server to be left alone", quiet));
+        tokio::task::block_in_place(|| wait_for("the server to be idle", is_idle));
         server.ask(&["CONFIG", "RESETSTAT"]);
         tokio::time::sleep(2 * AT_ONCE).await;
-        let meanwhile = commands(&server);
-        assert!(meanwhile < JOBS as u64 / 10, "{meanwhile} commands while {JOBS} wait");
+        let count = commands(&server);
+        assert!(count < JOBS as u64 / 10, "{count} commands while {JOBS} wait");
         work(&worker).await;
-        all_done(waits, LONG).await;
+        all_done(waits, TIMEOUT).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,15 +104,15 @@ mod on_a_server {
         let waiter = Duly::open(format!("redis://{}", proxy.address())).await.expect("opens");
         let jobs = push(&worker, 2).await;
         let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
-        let waited = || match server.ask(&["HGET", "duly:queue:{default}:conf", "waited"]).text().as_str() {
-            "" => Err("nobody waits yet".to_owned()),
+        let has_waiter = || match server.ask(&["HGET", "duly:queue:{default}:conf", "watched_until"]).text().as_str() {
+            "" => Err("no wait is registered yet".to_owned()),
             _ => Ok(()),
         };
-        tokio::task::block_in_place(|| wait_for("somebody to wait", waited));
+        tokio::task::block_in_place(|| wait_for("a wait to be registered", has_waiter));
         proxy.freeze(Direction::Replies);
         work(&worker).await;
         proxy.cut();
         proxy.thaw();
-        all_done(waits, LONG).await;
+        all_done(waits, TIMEOUT).await;
     }
 }

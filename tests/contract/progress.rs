@@ -1,30 +1,32 @@
-//! What attempts say of themselves, and what jobs give.
+//! Progress, log lines and results of jobs.
 
 use std::time::Duration;
 
-use duly::store::{AttemptEnd, LOG_LINES_MAX, ProgressUpdate};
-use duly::{HeldJob, JobId, JobProgress, Outcome, State};
+use duly::bounds::LOG_LINES_MAX;
+use duly::job::{HeldJob, JobProgress};
+use duly::store::{AttemptEnd, ProgressUpdate};
+use duly::{JobId, Outcome, State};
 
 use crate::test_store::{KEEP, TestStore, job, past_the_lease, retry_at_once};
 
-async fn say(store: &TestStore, node: &'static str, held: &HeldJob, done: f64, lines: &[&str]) -> Vec<JobId> {
+async fn report(store: &TestStore, node: &'static str, held: &HeldJob, done: f64, lines: &[&str]) -> Vec<JobId> {
     let progress = JobProgress::new(done, "so far", store.now());
     let lines = lines.iter().map(|line| (store.now(), (*line).to_owned())).collect();
     store
         .store
         .record_progress(store.node(node).await, vec![ProgressUpdate::from_held(held, Some(progress), lines)])
         .await
-        .expect("notes")
+        .expect("records")
 }
 
 pub async fn progress_and_log_are_kept_with_the_job(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
-    assert_eq!(say(&store, "a", &held, 0.25, &["one", "two\ttabbed\nbroken"]).await, []);
-    assert_eq!(say(&store, "a", &held, 0.5, &["three"]).await, []);
+    assert_eq!(report(&store, "a", &held, 0.25, &["one", "two\ttabbed\nbroken"]).await, []);
+    assert_eq!(report(&store, "a", &held, 0.5, &["three"]).await, []);
     store.settle("a", &held, retry_at_once()).await;
     let held = store.claim_one("a").await;
-    assert_eq!(say(&store, "a", &held, 0.75, &["again"]).await, []);
+    assert_eq!(report(&store, "a", &held, 0.75, &["again"]).await, []);
     let record = store.get(id).await.expect("is there");
     assert_eq!(record.progress, Some(JobProgress { done: 0.75, note: "so far".into(), at: store.now() }));
     let lines: Vec<_> = record.log.iter().map(|line| (line.attempt, line.line.as_str())).collect();
@@ -36,12 +38,12 @@ pub async fn progress_and_log_are_kept_with_the_job(store: TestStore) {
 pub async fn progress_from_another_node_is_rejected(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
-    assert_eq!(say(&store, "b", &held, 0.5, &["not mine"]).await, [id]);
+    assert_eq!(report(&store, "b", &held, 0.5, &["not mine"]).await, [id]);
     store.silence("a");
     store.advance(past_the_lease()).await;
     let new = store.claim_from("b", "a", 1).await.jobs.remove(0);
-    assert_eq!(say(&store, "a", &held, 0.5, &["too late"]).await, [id]);
-    assert_eq!(say(&store, "b", &new, 0.5, &["mine"]).await, []);
+    assert_eq!(report(&store, "a", &held, 0.5, &["too late"]).await, [id]);
+    assert_eq!(report(&store, "b", &new, 0.5, &["mine"]).await, []);
     let lines: Vec<_> = store.get(id).await.expect("is there").log.into_iter().map(|line| line.line).collect();
     assert_eq!(lines, ["mine"]);
 }
@@ -50,9 +52,9 @@ pub async fn log_keeps_the_newest_lines(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     let lines: Vec<String> = (0..LOG_LINES_MAX + 20).map(|n| format!("line {n}")).collect();
-    for some in lines.chunks(50) {
-        let some: Vec<&str> = some.iter().map(String::as_str).collect();
-        say(&store, "a", &held, 0.1, &some).await;
+    for chunk in lines.chunks(50) {
+        let chunk: Vec<&str> = chunk.iter().map(String::as_str).collect();
+        report(&store, "a", &held, 0.1, &chunk).await;
     }
     let log = store.get(id).await.expect("is there").log;
     assert_eq!(log.len(), LOG_LINES_MAX);
@@ -72,17 +74,17 @@ pub async fn result_is_kept_with_a_done_job(store: TestStore) {
     assert!(store.store.settle(node, ends).await.expect("settles").is_empty());
     let done = store.get(ids[0]).await.expect("is kept");
     assert_eq!((done.state, done.result.as_deref()), (State::Done, Some(r#"{"sum":42}"#)));
-    assert_eq!(store.get(ids[1]).await.expect("is kept").result, None, "only an ack gives anything");
+    assert_eq!(store.get(ids[1]).await.expect("is kept").result, None, "only an ack stores a result");
 }
 
 pub async fn progress_and_log_are_removed_with_the_job(store: TestStore) {
     let id = JobId::from_name("again");
     store.push(job("a").id(id).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
-    say(&store, "a", &held, 0.5, &["one"]).await;
+    report(&store, "a", &held, 0.5, &["one"]).await;
     store.settle("a", &held, Outcome::Ack).await;
     assert_eq!(store.get(id).await, None);
-    // Once its id is forgotten, another job may have it.
+    // After its id is forgotten, another job may use it.
     for _ in 0..3 {
         store.sleep(crate::test_store::REMEMBER);
         store.prune().await;

@@ -1,4 +1,4 @@
-//! Push: what is in the store afterwards, and what a repetition does.
+//! Push: the stored job, and repeated pushes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::test_store::*;
 pub async fn pushed_job_keeps_every_field(store: TestStore) {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let push = Push::new("mail", r#"{"to":"ada"}"#)
-        .queue("post")
+        .queue("outgoing")
         .priority(Priority::High)
         .max_attempts(7)
         .timeout(Duration::from_millis(1_500))
@@ -23,7 +23,7 @@ pub async fn pushed_job_keeps_every_field(store: TestStore) {
     assert_eq!(record.state, State::Ready);
     assert_eq!((record.attempts, record.crashes), (0, 0));
     let job = record.job;
-    assert_eq!((job.id, job.queue.as_str(), job.kind.as_str()), (id, "post", "mail"));
+    assert_eq!((job.id, job.queue.as_str(), job.kind.as_str()), (id, "outgoing", "mail"));
     assert_eq!(job.args, r#"{"to":"ada"}"#);
     assert_eq!((job.priority, job.max_attempts), (Priority::High, 7));
     assert_eq!((job.timeout, job.keep), (Duration::from_millis(1_500), Duration::from_secs(60)));
@@ -82,7 +82,7 @@ pub async fn id_is_remembered_after_its_job_is_removed(store: TestStore) {
         assert_eq!(store.get(id).await, None);
         assert_eq!(store.push(job("again").id(id)).await, PushResult::Existing(id));
     }
-    assert!(store.claim("a", 9).await.is_empty(), "nothing came back");
+    assert!(store.claim("a", 9).await.is_empty(), "no job was pushed");
 }
 
 pub async fn id_is_forgotten_some_time_after_its_job_is_removed(store: TestStore) {
@@ -137,5 +137,5 @@ pub async fn due_in_the_past_means_now(store: TestStore) {
     store.push(job("nothing").after(Duration::ZERO)).await;
     let held = store.claim("a", 9).await;
     assert_eq!(kinds(&held), ["past", "nothing"]);
-    assert_eq!(held[0].due, held[0].job.pushed, "late is counted from the push");
+    assert_eq!(held[0].due, held[0].job.pushed, "lateness counts from the push");
 }

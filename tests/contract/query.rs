@@ -1,9 +1,10 @@
-//! Looking at jobs, and moving those that are not running.
+//! Reading jobs, and changing those that are not running.
 
 use std::collections::BTreeSet;
 
+use duly::job::Due;
 use duly::store::ChangeResult;
-use duly::{Due, Filter, JobId, Outcome, Push, PushResult, State};
+use duly::{Filter, JobId, Outcome, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -28,7 +29,7 @@ pub async fn unknown_job_is_not_found(store: TestStore) {
     let id = JobId::from_name("never");
     assert_eq!(store.get(id).await, None);
     assert_eq!(store.remove(id).await, ChangeResult::NotFound);
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::NotFound);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("replies"), ChangeResult::NotFound);
 }
 
 pub async fn list_filters_by_state_queue_and_kind(store: TestStore) {
@@ -54,26 +55,26 @@ pub async fn pages_contain_every_job_once(store: TestStore) {
     let spread = |n: u32| job("one").queue(["x", "y"][n as usize % 2]).after(SECOND * (1 + n % 3));
     let pushed: BTreeSet<_> = store.push_all((0..25).map(spread).collect()).await.iter().map(PushResult::id).collect();
     for state in [None, Some(State::Scheduled)] {
-        let mut seen = Vec::new();
+        let mut listed = Vec::new();
         let mut cursor = None;
         loop {
             let page = store.store.list(Filter { state, limit: 4, cursor, ..Filter::default() }).await.expect("lists");
             assert!(page.jobs.len() <= 4);
-            seen.extend(page.jobs.iter().map(|record| record.job.id));
+            listed.extend(page.jobs.iter().map(|record| record.job.id));
             cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
         }
-        assert_eq!(seen.len(), 25);
-        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), pushed);
+        assert_eq!(listed.len(), 25);
+        assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), pushed);
     }
 }
 
 pub async fn list_without_limit_is_one_page(store: TestStore) {
     store.push_all((0..60).map(|_| job("one")).collect()).await;
     let page = store.store.list(Filter::default()).await.expect("lists");
-    assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::store::PAGE_SIZE, true));
+    assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::bounds::PAGE_SIZE, true));
     let nowhere = Filter { queue: Some("nowhere".into()), ..Filter::default() };
     assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
 }
@@ -90,7 +91,7 @@ pub async fn removed_job_never_runs(store: TestStore) {
     let promoted = store.push(job("promoted").after(MS)).await.id();
     store.push(job("held")).await;
     store.advance(MS).await;
-    let held = store.claim("a", 1).await; // moves `promoted` to ready, takes `ready`
+    let held = store.claim("a", 1).await; // promotes `promoted`, claims `ready`
     store.settle("a", &held[0], release()).await;
 
     for id in [ready, scheduled, promoted] {
@@ -102,7 +103,7 @@ pub async fn removed_job_never_runs(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["held"]);
 }
 
-/// How much a store reads in one step may depend on how long the jobs are: a page goes on where the last one ended all the same.
+/// A store may read fewer large jobs per operation; pages still continue where the last one ended.
 pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
     let long = || Push::new("long", format!("\"{}\"", "x".repeat(700_000))).keep(KEEP);
     let pushed = store.push_all((0..4).map(|_| long()).chain((0..60).map(|_| job("short"))).collect()).await;
@@ -120,8 +121,8 @@ pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
         if cursor.is_none() {
             break;
         }
-        if let Some(at) = held.iter().position(|held| held.job.kind == "long") {
-            store.settle("n", &held.swap_remove(at), Outcome::Ack).await;
+        if let Some(index) = held.iter().position(|held| held.job.kind == "long") {
+            store.settle("n", &held.swap_remove(index), Outcome::Ack).await;
         }
     }
     assert!(pages > 5, "{pages} pages");
@@ -133,19 +134,19 @@ pub async fn running_job_cannot_be_removed_or_rescheduled(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(store.remove(id).await, ChangeResult::Running);
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Running);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("replies"), ChangeResult::Running);
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
 pub async fn scheduled_job_can_be_rescheduled_to_now(store: TestStore) {
     let id = store.push(job("one").after(1_000 * SECOND)).await.id();
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Applied);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("replies"), ChangeResult::Applied);
     assert_eq!(store.claim_one("a").await.job.id, id);
 }
 
 pub async fn ready_job_can_be_rescheduled_to_later(store: TestStore) {
     let id = store.push(job("one")).await.id();
-    assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("answers"), ChangeResult::Applied);
+    assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("replies"), ChangeResult::Applied);
     assert!(store.claim("a", 1).await.is_empty());
     store.advance(SECOND).await;
     assert_eq!(store.claim_one("a").await.job.id, id);
@@ -155,7 +156,7 @@ pub async fn rescheduled_dead_job_starts_over(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no")).await;
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Applied);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("replies"), ChangeResult::Applied);
     let again = store.claim_one("a").await;
     assert_eq!((again.job.id, again.attempts, again.crashes), (id, 0, 0));
     assert_eq!(store.get(id).await.expect("is there").failures.len(), 1, "its history stays");
@@ -171,9 +172,9 @@ pub async fn counts_are_by_queue_and_state(store: TestStore) {
 
     let counts = store.store.counts().await.expect("counts");
     assert_eq!(counts.len(), 2);
-    let c = &counts[0];
-    assert_eq!((c.queue.as_str(), c.paused), ("default", false));
-    assert_eq!((c.scheduled, c.ready, c.running, c.done, c.dead), (1, 1, 1, 1, 1));
+    let first = &counts[0];
+    assert_eq!((first.queue.as_str(), first.paused), ("default", false));
+    assert_eq!((first.scheduled, first.ready, first.running, first.done, first.dead), (1, 1, 1, 1, 1));
     assert_eq!((counts[1].queue.as_str(), counts[1].paused, counts[1].ready), ("other", true, 1));
 }
 
@@ -185,8 +186,8 @@ pub async fn nodes_are_listed_with_their_state(store: TestStore) {
     store.advance(past_the_lease() + SECOND).await;
 
     let nodes = store.store.nodes().await.expect("lists");
-    let seen: Vec<_> = nodes.iter().map(|n| (n.id, n.alive, n.held)).collect();
-    assert_eq!(seen, [(a, false, 1), (b, true, 0)]);
+    let listed: Vec<_> = nodes.iter().map(|n| (n.id, n.alive, n.held)).collect();
+    assert_eq!(listed, [(a, false, 1), (b, true, 0)]);
     assert_eq!(nodes[0].pid, std::process::id());
 
     store.store.leave(b).await.expect("leaves");
@@ -199,10 +200,10 @@ pub async fn expired_node_is_listed_again_after_a_heartbeat(store: TestStore) {
     store.silence("a");
     store.advance(past_the_lease()).await;
     store.push(job("one")).await;
-    // It claims before it beats.
+    // The node claims before its next heartbeat.
     store.claim_one("a").await;
-    store.beat("a").await;
-    let nodes = store.store.nodes().await.expect("looks");
-    let found = nodes.iter().find(|node| node.id == a).expect("is known");
+    store.heartbeat("a").await;
+    let nodes = store.store.nodes().await.expect("reads");
+    let found = nodes.iter().find(|node| node.id == a).expect("is listed");
     assert!(found.alive && found.held == 1, "{found:?}");
 }

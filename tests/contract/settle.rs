@@ -1,9 +1,11 @@
-//! Settle: what an outcome does, and who may record one.
+//! Settle: the effect of each outcome, and which node may record it.
 
 use std::time::Duration;
 
-use duly::store::{AttemptEnd, ERROR_BYTES_MAX, FAILURES_MAX};
-use duly::{HeldJob, JobId, Outcome, State};
+use duly::bounds::{ERROR_BYTES_MAX, FAILURES_MAX};
+use duly::job::HeldJob;
+use duly::store::AttemptEnd;
+use duly::{JobId, Outcome, State};
 
 use crate::test_store::*;
 
@@ -12,10 +14,10 @@ pub async fn settle_after_lost_lease_is_rejected(store: TestStore) {
     store.node("b").await;
     let a = store.claim_one("a").await;
     store.silence("a");
-    store.advance(past_the_lease() + SECOND).await; // a stopped beating
+    store.advance(past_the_lease() + SECOND).await; // a sends no heartbeats
     let b = store.claim_from("b", "a", 1).await.jobs.pop().expect("taken back");
 
-    assert_eq!(store.settle("a", &a, Outcome::Ack).await, [id], "a is told");
+    assert_eq!(store.settle("a", &a, Outcome::Ack).await, [id], "the outcome is rejected");
     assert_eq!(store.state(id).await, Some(State::Running), "and nothing is recorded");
     assert_eq!(store.settle("b", &b, Outcome::Ack).await, nothing_lost());
     assert_eq!(store.state(id).await, Some(State::Done));

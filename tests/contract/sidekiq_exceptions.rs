@@ -1,27 +1,28 @@
-//! Cases that a format has no place for: skipped where everybody sees it, each with the reason.
+//! Cases of features that Sidekiq's format lacks. Each is skipped with a visible reason.
 
 use std::io::Write;
 
 const PRIORITIES: &str = "Sidekiq has no priorities within a queue: a push with one is refused";
 const UNIQUE: &str = "Sidekiq has no unique keys: a push with one is refused";
-const RICH: &str = "its jobs have priorities and unique keys, and Sidekiq has neither";
-const SIBLINGS: &str =
-    "jobs due at one moment are put microseconds apart: Sidekiq's pages would touch all of them at once";
-const HISTORY: &str = "a job carries its last ten failures, not fifty";
-const CRON: &str = "Sidekiq has no cron rules of its own: use redis://, or push what is due";
-const LIMITS: &str = "Ruby pushes without asking: a limit would hold for duly alone";
-const EDITS: &str = "an entry is its own text in Sidekiq's lists: whoever changes it takes another's job away";
-const NOTES: &str = "a job has no place for progress, lines and a result";
-const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done and what failed";
+const PRIORITIES_AND_KEYS: &str = "the jobs have priorities and unique keys, and Sidekiq has neither";
+const SAME_DUE_TIME: &str =
+    "jobs due at one moment are stored microseconds apart: Sidekiq's pages would change all of them at once";
+const FAILURES: &str = "a job carries its last ten failures, not fifty";
+const CRON: &str = "Sidekiq has no cron rules: use redis://, or push due jobs";
+const CAPACITY: &str = "Ruby clients push without a check: a capacity would apply to duly only";
+const EDITS: &str =
+    "an entry in Sidekiq's lists is identified by its text: changing it could take another client's job away";
+const PROGRESS: &str = "a job has no fields for progress, log lines and a result";
+const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only done and failed jobs";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
-const ENDS: &str = "only duly settles so that others are told: who waits looks instead";
-const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
+const COMPLETIONS: &str = "only duly notifies of completions: waits poll instead";
+const JOB_INDEX: &str = "Sidekiq's sets are ordered by time only: a filter scans them";
 
-const OTHERS: &str = "what duly does not know may be meant for Ruby: it stays where it is";
+const DEFERRED: &str = "a job without a handler in duly may be meant for Ruby: it stays in its queue";
 
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
-    ("pushed_job_keeps_every_field", RICH),
+    ("pushed_job_keeps_every_field", PRIORITIES_AND_KEYS),
     ("each_job_of_a_batch_keeps_its_queue_due_and_priority", PRIORITIES),
     ("claim_orders_by_priority_then_waiting_time", PRIORITIES),
     ("one_claim_takes_retried_and_new_jobs", PRIORITIES),
@@ -34,13 +35,13 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("kinds_beyond_the_maximum_are_counted_together", HISTORY_BY_MINUTE),
     ("worker_reports_outcomes_by_kind", HISTORY_BY_MINUTE),
     ("first_ready_job_is_found_by_its_due_time", PRIORITIES),
-    ("subscriber_is_notified_of_every_kind_of_completion", ENDS),
-    ("jobs_completed_in_one_settle_are_all_notified", ENDS),
-    ("completions_of_other_queues_are_not_notified", ENDS),
+    ("subscriber_is_notified_of_every_kind_of_completion", COMPLETIONS),
+    ("jobs_completed_in_one_settle_are_all_notified", COMPLETIONS),
+    ("completions_of_other_queues_are_not_notified", COMPLETIONS),
     ("index_entries_follow_a_job_through_its_states", UNIQUE),
-    ("pruned_job_leaves_no_index_entry", WORDS),
-    ("indexed_lookup_scans_no_other_jobs", WORDS),
-    ("done_jobs_are_found_by_end_time", WORDS),
+    ("pruned_job_leaves_no_index_entry", JOB_INDEX),
+    ("indexed_lookup_scans_no_other_jobs", JOB_INDEX),
+    ("done_jobs_are_found_by_end_time", JOB_INDEX),
     ("push_with_taken_key_keeps_the_existing_job", UNIQUE),
     ("replace_substitutes_a_waiting_job", UNIQUE),
     ("running_job_is_not_replaced", UNIQUE),
@@ -56,15 +57,15 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("moving_queue_rejects_changes_to_its_jobs", UNIQUE),
     ("taken_key_rejects_the_whole_transfer_batch", UNIQUE),
     ("transferred_ended_job_takes_no_key", UNIQUE),
-    ("list_includes_failures_on_request", RICH),
-    ("transferred_jobs_arrive_unchanged", RICH),
-    ("transferred_jobs_can_be_claimed_and_settled", RICH),
-    ("transferred_job_leaves_no_trace", RICH),
-    ("many_due_jobs_are_promoted_in_bounded_steps", SIBLINGS),
-    ("only_the_newest_failures_are_kept", HISTORY),
+    ("list_includes_failures_on_request", PRIORITIES_AND_KEYS),
+    ("transferred_jobs_arrive_unchanged", PRIORITIES_AND_KEYS),
+    ("transferred_jobs_can_be_claimed_and_settled", PRIORITIES_AND_KEYS),
+    ("transferred_job_leaves_no_trace", PRIORITIES_AND_KEYS),
+    ("many_due_jobs_are_promoted_in_bounded_batches", SAME_DUE_TIME),
+    ("only_the_newest_failures_are_kept", FAILURES),
     ("firing_with_an_outdated_rule_is_rejected", CRON),
     ("claim_returns_the_next_tick", CRON),
-    ("held_tick_is_checked_again_later", CRON),
+    ("waiting_tick_is_checked_again_later", CRON),
     ("moving_queue_fires_no_ticks", CRON),
     ("paused_queue_receives_ticks", CRON),
     ("paused_rule_is_never_due", CRON),
@@ -77,7 +78,7 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("skipped_tick_pushes_nothing", CRON),
     ("tick_with_jitter_is_due_later", CRON),
     ("args_of_a_rule_survive_byte_for_byte", CRON),
-    ("many_rules_fire_in_bounded_steps", CRON),
+    ("many_rules_fire_in_bounded_batches", CRON),
     ("tick_does_not_fire_early", CRON),
     ("new_rule_wakes_a_node_of_its_queue", CRON),
     ("overlap_queue_waits_for_the_running_job", CRON),
@@ -94,64 +95,64 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("running_job_cannot_be_edited", EDITS),
     ("changed_priority_changes_the_position", EDITS),
     ("args_of_a_waiting_job_can_be_changed", EDITS),
-    ("filter_selects_by_every_field", RICH),
-    ("indexed_filter_finds_scheduled_and_dead_jobs", SIBLINGS),
-    ("counts_follow_every_state_change", RICH),
+    ("filter_selects_by_every_field", PRIORITIES_AND_KEYS),
+    ("indexed_filter_finds_scheduled_and_dead_jobs", SAME_DUE_TIME),
+    ("counts_follow_every_state_change", PRIORITIES_AND_KEYS),
     ("history_is_kept_for_a_day", HISTORY_BY_MINUTE),
     ("history_counts_lateness_and_duration", HISTORY_BY_MINUTE),
     ("history_counts_by_minute_and_queue", HISTORY_BY_MINUTE),
     ("rejected_settle_is_not_counted", HISTORY_BY_MINUTE),
     ("mixed_settle_counts_only_recorded_outcomes", HISTORY_BY_MINUTE),
-    ("full_queue_rejects_the_whole_push", LIMITS),
-    ("capacity_can_be_set_before_the_first_job_and_removed", LIMITS),
-    ("repeated_push_into_full_queue_is_accepted", LIMITS),
-    ("capacity_limits_bytes", LIMITS),
-    ("ended_jobs_free_capacity", LIMITS),
-    ("log_keeps_the_newest_lines", NOTES),
-    ("result_is_kept_with_a_done_job", NOTES),
-    ("progress_and_log_are_removed_with_the_job", NOTES),
-    ("progress_from_another_node_is_rejected", NOTES),
-    ("progress_and_log_are_kept_with_the_job", NOTES),
-    ("node_with_handler_adopts_deferred_job_early", OTHERS),
-    ("adopted_job_is_due_when_adopted", OTHERS),
-    ("kind_listed_twice_yields_a_deferred_job_once", OTHERS),
-    ("adopted_job_of_dead_node_is_taken_back", OTHERS),
-    ("job_released_for_another_reason_is_not_adopted", OTHERS),
-    ("jobs_deferred_in_two_queues_are_found_in_both", OTHERS),
-    ("urgent_jobs_precede_deferred_jobs", OTHERS),
-    ("deferred_hint_arrives_with_next_heartbeat_if_not_notified", OTHERS),
-    ("deferred_jobs_beyond_the_limit_wait_until_due", OTHERS),
-    ("deferred_job_still_falls_due", OTHERS),
-    ("node_that_runs_any_kind_adopts_deferred_jobs", OTHERS),
-    ("adopted_job_keeps_its_position", OTHERS),
-    ("retry_is_not_treated_as_deferred", OTHERS),
-    ("rescheduled_job_is_not_treated_as_deferred", OTHERS),
-    ("paused_queue_keeps_deferred_jobs", OTHERS),
-    ("waiting_node_is_notified_of_deferred_jobs", OTHERS),
-    ("more_deferred_jobs_than_slots_are_adopted_in_batches", OTHERS),
-    ("nodes_with_different_kinds_share_a_queue", OTHERS),
-    ("unreadable_job_is_not_passed_between_nodes", OTHERS),
+    ("full_queue_rejects_the_whole_push", CAPACITY),
+    ("capacity_can_be_set_before_the_first_job_and_removed", CAPACITY),
+    ("repeated_push_into_full_queue_is_accepted", CAPACITY),
+    ("capacity_limits_bytes", CAPACITY),
+    ("ended_jobs_free_capacity", CAPACITY),
+    ("log_keeps_the_newest_lines", PROGRESS),
+    ("result_is_kept_with_a_done_job", PROGRESS),
+    ("progress_and_log_are_removed_with_the_job", PROGRESS),
+    ("progress_from_another_node_is_rejected", PROGRESS),
+    ("progress_and_log_are_kept_with_the_job", PROGRESS),
+    ("node_with_handler_adopts_deferred_job_early", DEFERRED),
+    ("adopted_job_is_due_when_adopted", DEFERRED),
+    ("kind_listed_twice_yields_a_deferred_job_once", DEFERRED),
+    ("adopted_job_of_dead_node_is_taken_back", DEFERRED),
+    ("job_released_for_another_reason_is_not_adopted", DEFERRED),
+    ("jobs_deferred_in_two_queues_are_found_in_both", DEFERRED),
+    ("urgent_jobs_precede_deferred_jobs", DEFERRED),
+    ("deferred_hint_arrives_with_next_heartbeat_if_not_notified", DEFERRED),
+    ("deferred_jobs_beyond_the_limit_wait_until_due", DEFERRED),
+    ("deferred_job_still_falls_due", DEFERRED),
+    ("node_that_runs_any_kind_adopts_deferred_jobs", DEFERRED),
+    ("adopted_job_keeps_its_position", DEFERRED),
+    ("retry_is_not_treated_as_deferred", DEFERRED),
+    ("rescheduled_job_is_not_treated_as_deferred", DEFERRED),
+    ("paused_queue_keeps_deferred_jobs", DEFERRED),
+    ("waiting_node_is_notified_of_deferred_jobs", DEFERRED),
+    ("more_deferred_jobs_than_slots_are_adopted_in_batches", DEFERRED),
+    ("nodes_with_different_kinds_share_a_queue", DEFERRED),
+    ("unreadable_job_is_not_passed_between_nodes", DEFERRED),
     ("delivered_job_is_held_as_if_claimed", PRIORITIES),
     ("delivery_does_not_overtake_due_jobs", PRIORITIES),
     ("delivered_job_is_counted_like_any_other", HISTORY_BY_MINUTE),
-    ("push_into_full_queue_delivers_nothing", LIMITS),
+    ("push_into_full_queue_delivers_nothing", CAPACITY),
     ("why_names_a_dead_job", UNIQUE),
     ("why_names_a_dead_job_with_taken_key", UNIQUE),
 ];
 
-/// Whether a case is skipped on Sidekiq's keys; if so, it is said.
+/// Returns whether a case is skipped on Sidekiq's keys, and prints the reason.
 pub fn on_sidekiq(case: &str) -> bool {
-    let Some((_, why)) = ON_SIDEKIQ.iter().find(|(skipped, _)| *skipped == case) else {
+    let Some((_, reason)) = ON_SIDEKIQ.iter().find(|(skipped, _)| *skipped == case) else {
         return false;
     };
-    // Not by a macro, which the test harness would swallow.
-    let _ = writeln!(std::io::stderr(), "skipped on_sidekiq::{case}: {why}");
+    // The test harness would capture the output of a macro.
+    let _ = writeln!(std::io::stderr(), "skipped on_sidekiq::{case}: {reason}");
     true
 }
 
 #[test]
 fn every_skipped_case_exists() {
     for (case, _) in ON_SIDEKIQ {
-        assert!(crate::CASES.contains(case), "{case} is no case any more");
+        assert!(crate::CASES.contains(case), "there is no case {case}");
     }
 }

@@ -1,31 +1,34 @@
-//! A store under a clock that only the test moves, and short words for what tests do.
+//! A store with a manual clock, and helpers for the operations that tests use most.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use duly::bounds::LEASE;
+use duly::job::HeldJob;
+use duly::store::Node;
 use duly::store::{
     AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, LockOwner, LockRequest, Notification, PeerInfo, Store,
 };
-use duly::{Clock, Duly, HeldJob, JobId, JobRecord, LEASE, Node, NodeId, Outcome, Push, PushResult, State};
+use duly::{Clock, Duly, JobId, JobRecord, NodeId, Outcome, Push, PushResult, State};
 use tokio::sync::mpsc::Receiver;
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const KEEP: Duration = Duration::from_secs(24 * 3600);
 pub const REMEMBER: Duration = Duration::from_secs(600);
-/// Far longer than anything takes to be heard; a test that waits this long has failed.
-pub const LONG: Duration = Duration::from_secs(10);
+/// Far longer than any notification takes; a test that waits this long has failed.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct TestStore {
     pub store: Arc<dyn Store>,
-    /// The door to it.
+    /// The client of the same store.
     pub duly: Duly,
     clock: Clock,
-    /// Nodes by name; those that are alive beat while time goes by.
+    /// Nodes by name, and whether they are alive: `advance` sends heartbeats for those.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
-    /// Nodes in the hall by name; those that are alive attend while time goes by.
-    guests: Mutex<BTreeMap<&'static str, (PeerInfo, bool)>>,
+    /// Peers by name, and whether they are alive: `advance` announces those.
+    peers: Mutex<BTreeMap<&'static str, (PeerInfo, bool)>>,
     _dir: Option<test_support::TempDir>,
 }
 
@@ -40,139 +43,141 @@ impl TestStore {
         TestStore::open(path.to_str().expect("a plain path").into(), Some(dir)).await
     }
 
-    /// On a server that others use too: under a prefix of its own.
+    /// Opens a store on a shared server, under its own prefix.
     #[cfg(feature = "redis")]
     pub async fn on(server: String) -> Self {
         TestStore::open(format!("{server}?prefix={}", JobId::fresh()), None).await
     }
 
-    /// On Sidekiq's keys, on a server that others use too: in a namespace of its own.
+    /// Opens a store on Sidekiq's keys on a shared server, in its own namespace.
     #[cfg(feature = "redis")]
     pub async fn on_sidekiq(server: String) -> Self {
-        let (server, own) = (server.replacen("redis", "sidekiq", 1), JobId::fresh());
-        TestStore::open(format!("{server}?prefix={own}&namespace={own}"), None).await
+        let (server, prefix) = (server.replacen("redis", "sidekiq", 1), JobId::fresh());
+        TestStore::open(format!("{server}?prefix={prefix}&namespace={prefix}"), None).await
     }
 
     async fn open(url: String, dir: Option<test_support::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember_ids(REMEMBER).open().await.expect("opens");
-        TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
+        TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), peers: Mutex::default(), _dir: dir }
     }
 
+    /// Returns the id of the node with this name. Registers the node on first use.
     pub async fn node(&self, name: &'static str) -> NodeId {
-        let known = self.nodes.lock().expect("no test panics with it").get(name).map(|(node, _)| node.id);
-        if let Some(id) = known {
+        let existing = self.nodes.lock().expect("not poisoned").get(name).map(|(node, _)| node.id);
+        if let Some(id) = existing {
             return id;
         }
         let node = Node::fresh(vec!["default".into()]);
         let id = node.id;
-        self.store.heartbeat(&node).await.expect("beats");
-        self.nodes.lock().expect("no test panics with it").insert(name, (node, true));
+        self.store.heartbeat(&node).await.expect("sends a heartbeat");
+        self.nodes.lock().expect("not poisoned").insert(name, (node, true));
         id
     }
 
-    /// From now on this node is silent, in its queues and in the hall.
+    /// Stops the heartbeats and announcements of this node.
     pub fn silence(&self, name: &'static str) {
-        let (mut nodes, mut guests) = (self.nodes.lock(), self.guests.lock());
-        let node = nodes.as_mut().expect("no test panics with it").get_mut(name).map(|(_, alive)| alive);
-        let guest = guests.as_mut().expect("no test panics with it").get_mut(name).map(|(_, alive)| alive);
-        assert!(node.is_some() || guest.is_some(), "{name} is known");
-        for alive in node.into_iter().chain(guest) {
+        let (mut nodes, mut peers) = (self.nodes.lock(), self.peers.lock());
+        let node_alive = nodes.as_mut().expect("not poisoned").get_mut(name).map(|(_, alive)| alive);
+        let peer_alive = peers.as_mut().expect("not poisoned").get_mut(name).map(|(_, alive)| alive);
+        assert!(node_alive.is_some() || peer_alive.is_some(), "{name} does not exist");
+        for alive in node_alive.into_iter().chain(peer_alive) {
             *alive = false;
         }
     }
 
-    /// Lets time go by; nodes that are alive go on beating, and attending.
+    /// Advances the clock. Live nodes send heartbeats and live peers announce themselves meanwhile.
     pub async fn advance(&self, by: Duration) {
-        let mut left = by;
-        while !left.is_zero() {
-            let step = left.min(SECOND);
-            self.clock.advance(step);
-            left -= step;
+        let mut remaining = by;
+        while !remaining.is_zero() {
+            let interval = remaining.min(SECOND);
+            self.clock.advance(interval);
+            remaining -= interval;
             let alive: Vec<Node> = {
-                let nodes = self.nodes.lock().expect("no test panics with it");
+                let nodes = self.nodes.lock().expect("not poisoned");
                 nodes.values().filter(|(_, alive)| *alive).map(|(node, _)| node.clone()).collect()
             };
             for node in alive {
-                self.store.heartbeat(&node).await.expect("beats");
+                self.store.heartbeat(&node).await.expect("sends a heartbeat");
             }
-            let there: Vec<PeerInfo> = {
-                let guests = self.guests.lock().expect("no test panics with it");
-                guests.values().filter(|(_, alive)| *alive).map(|(guest, _)| guest.clone()).collect()
+            let live_peers: Vec<PeerInfo> = {
+                let peers = self.peers.lock().expect("not poisoned");
+                peers.values().filter(|(_, alive)| *alive).map(|(peer, _)| peer.clone()).collect()
             };
-            for guest in there {
-                self.store.announce(&guest).await.expect("attends");
+            for peer in live_peers {
+                self.store.announce(&peer).await.expect("announces");
             }
         }
     }
 
-    /// Lets time go by without anybody beating, as if the machine had been asleep.
+    /// Advances the clock without any heartbeat, as if the machine had been suspended.
     pub fn sleep(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    pub async fn beat(&self, name: &'static str) -> duly::store::HeartbeatReply {
+    pub async fn heartbeat(&self, name: &'static str) -> duly::store::HeartbeatReply {
         self.node(name).await;
-        let node = self.nodes.lock().expect("no test panics with it")[name].0.clone();
-        self.store.heartbeat(&node).await.expect("beats")
+        let node = self.nodes.lock().expect("not poisoned")[name].0.clone();
+        self.store.heartbeat(&node).await.expect("sends a heartbeat")
     }
 
-    /// The moment at which the test has set the clock.
+    /// Returns the time of the manual clock.
     pub fn now(&self) -> SystemTime {
         self.clock.now()
     }
 
-    /// A node that is in the hall and stays there. If it works as well, it is the same one.
-    pub async fn guest(&self, name: &'static str) -> NodeId {
-        let known = self.guests.lock().expect("no test panics with it").get(name).map(|(guest, _)| guest.node);
-        match known {
+    /// Returns the id of the peer with this name, and announces it on first use.
+    /// A peer and a node of the same name share one id.
+    pub async fn peer(&self, name: &'static str) -> NodeId {
+        let existing = self.peers.lock().expect("not poisoned").get(name).map(|(peer, _)| peer.node);
+        match existing {
             Some(id) => id,
-            None => self.guest_who(name, |_| ()).await,
+            None => self.peer_with(name, |_| ()).await,
         }
     }
 
-    /// A guest who shows itself anew, with something changed.
-    pub async fn guest_who(&self, name: &'static str, change: impl FnOnce(&mut PeerInfo)) -> NodeId {
-        let mut guest = self.introduce(name);
-        change(&mut guest);
-        self.guests.lock().expect("no test panics with it").insert(name, (guest.clone(), true));
-        self.store.announce(&guest).await.expect("attends");
-        guest.node
+    /// Announces a peer again after `change`.
+    pub async fn peer_with(&self, name: &'static str, change: impl FnOnce(&mut PeerInfo)) -> NodeId {
+        let mut peer = self.peer_info(name);
+        change(&mut peer);
+        self.peers.lock().expect("not poisoned").insert(name, (peer.clone(), true));
+        self.store.announce(&peer).await.expect("announces");
+        peer.node
     }
 
-    /// Another sign of life of a guest, with what it waits for.
-    pub async fn attend(&self, name: &'static str, waits: &[&str]) -> AnnounceReply {
-        let waits = waits.iter().map(|name| (*name).into()).collect();
-        self.store.announce(&PeerInfo { waited_locks: waits, ..self.introduce(name) }).await.expect("attends")
+    /// Announces a peer again, with the locks it waits for.
+    pub async fn announce(&self, name: &'static str, locks: &[&str]) -> AnnounceReply {
+        let waited_locks = locks.iter().map(|name| (*name).into()).collect();
+        self.store.announce(&PeerInfo { waited_locks, ..self.peer_info(name) }).await.expect("announces")
     }
 
-    /// A guest who listens: what is said to it from now on can be heard.
-    /// A sign of life of a node where these should stand in line. Answers who does not.
-    pub async fn lost(&self, name: &'static str, asks: &[&LockRequest]) -> Vec<LockOwner> {
-        let places = asks.iter().map(|ask| (ask.name.clone(), ask.owner)).collect();
-        self.store.announce(&PeerInfo { waiters: places, ..self.introduce(name) }).await.expect("attends").lost_waits
+    /// Announces a peer with these waiters. Returns the owners that no longer wait in the store.
+    pub async fn lost_waiters(&self, name: &'static str, requests: &[&LockRequest]) -> Vec<LockOwner> {
+        let waiters = requests.iter().map(|request| (request.name.clone(), request.owner)).collect();
+        self.store.announce(&PeerInfo { waiters, ..self.peer_info(name) }).await.expect("announces").lost_waits
     }
 
-    pub async fn listen(&self, name: &'static str) -> Ear {
-        let guest = self.introduce(name);
-        let heard = self.store.subscribe_messages(guest.node, true).await.expect("hears");
-        self.guest_who(name, |new| *new = guest).await;
-        Ear(heard)
+    /// Announces a peer and subscribes it to its messages.
+    pub async fn subscribe(&self, name: &'static str) -> Inbox {
+        let peer = self.peer_info(name);
+        let notifications = self.store.subscribe_messages(peer.node, true).await.expect("inbox");
+        self.peer_with(name, |new| *new = peer).await;
+        Inbox(notifications)
     }
 
-    /// A guest leaves the hall in good order.
-    pub async fn depart(&self, name: &'static str) {
-        let guest = self.introduce(name).node;
-        self.guests.lock().expect("no test panics with it").get_mut(name).expect("known").1 = false;
-        self.store.withdraw(guest).await.expect("departs");
+    /// Withdraws a peer.
+    pub async fn withdraw(&self, name: &'static str) {
+        let node = self.peer_info(name).node;
+        self.peers.lock().expect("not poisoned").get_mut(name).expect("exists").1 = false;
+        self.store.withdraw(node).await.expect("withdraws");
     }
 
-    /// The guest of this name as it showed itself last, or as it will at first.
-    fn introduce(&self, name: &'static str) -> PeerInfo {
-        let known = self.guests.lock().expect("no test panics with it").get(name).map(|(guest, _)| guest.clone());
-        let works = self.nodes.lock().expect("no test panics with it").get(name).map(|(node, _)| node.id);
-        known.unwrap_or_else(|| PeerInfo {
-            node: works.unwrap_or_else(NodeId::fresh),
+    /// Returns the last announcement of this peer, or its first one.
+    fn peer_info(&self, name: &'static str) -> PeerInfo {
+        let existing = self.peers.lock().expect("not poisoned").get(name).map(|(peer, _)| peer.clone());
+        let node_id = self.nodes.lock().expect("not poisoned").get(name).map(|(node, _)| node.id);
+        existing.unwrap_or_else(|| PeerInfo {
+            node: node_id.unwrap_or_else(NodeId::fresh),
             lease: LEASE,
             methods: Vec::new(),
             waited_locks: Vec::new(),
@@ -189,12 +194,12 @@ impl TestStore {
         self.store.push(pushes).await.expect("pushes")
     }
 
-    pub async fn ask(&self, node: &'static str, claim: Claim) -> ClaimReply {
+    pub async fn claim_with(&self, node: &'static str, claim: Claim) -> ClaimReply {
         self.store.claim(self.node(node).await, claim).await.expect("claims")
     }
 
     pub async fn claim(&self, node: &'static str, max: usize) -> Vec<HeldJob> {
-        self.ask(node, claim(max)).await.jobs
+        self.claim_with(node, claim(max)).await.jobs
     }
 
     pub async fn claim_one(&self, node: &'static str) -> HeldJob {
@@ -204,7 +209,7 @@ impl TestStore {
     /// Claims while suspecting another node.
     pub async fn claim_from(&self, node: &'static str, suspect: &'static str, max: usize) -> ClaimReply {
         let suspect = Some(self.node(suspect).await);
-        self.ask(node, Claim { suspect, ..claim(max) }).await
+        self.claim_with(node, Claim { suspect, ..claim(max) }).await
     }
 
     pub async fn settle(&self, node: &'static str, held: &HeldJob, outcome: Outcome) -> Vec<JobId> {
@@ -213,7 +218,7 @@ impl TestStore {
     }
 
     pub async fn get(&self, id: JobId) -> Option<JobRecord> {
-        self.store.get(id).await.expect("looks")
+        self.store.get(id).await.expect("reads")
     }
 
     pub async fn state(&self, id: JobId) -> Option<State> {
@@ -229,16 +234,16 @@ impl TestStore {
     }
 }
 
-/// What a guest hears, one after the other.
-pub struct Ear(Receiver<Notification>);
+/// The notifications of one peer, in order.
+pub struct Inbox(Receiver<Notification>);
 
-impl Ear {
-    /// The next thing that is heard. That something may have been missed can be said at any time, and is not counted.
+impl Inbox {
+    /// Returns the next notification. A [`Notification::Gap`] may come at any time and is skipped.
     pub async fn next(&mut self) -> Notification {
         loop {
-            match tokio::time::timeout(LONG, self.0.recv()).await.expect("in time").expect("open") {
+            match tokio::time::timeout(TIMEOUT, self.0.recv()).await.expect("in time").expect("open") {
                 Notification::Gap => {}
-                heard => return heard,
+                notification => return notification,
             }
         }
     }
@@ -248,7 +253,7 @@ pub fn claim(max: usize) -> Claim {
     Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None }
 }
 
-/// A job that is told apart by its kind, kept once it is done.
+/// A job that tests recognise by its kind. It is kept when it is done.
 pub fn job(kind: &str) -> Push {
     Push::new(kind, "{}").keep(KEEP)
 }
@@ -269,7 +274,7 @@ pub fn release() -> Outcome {
     Outcome::release(Duration::ZERO)
 }
 
-/// A moment after which a node that beat last now is silent for too long.
+/// The time after its last heartbeat at which the lease of a node has expired.
 pub fn past_the_lease() -> Duration {
     LEASE + MS
 }

@@ -1,15 +1,17 @@
-//! What has ever happened, and since when the first ready job waits.
+//! Totals per queue and kind, and the age of the first ready job.
 
 use std::time::{Duration, SystemTime};
 
-use duly::store::{AttemptTiming, KIND_HOURS_MAX, KIND_STATS_MAX, OTHER_KINDS};
-use duly::{Ctx, Outcome, Priority, StatCounters};
+use duly::admin::StatCounters;
+use duly::bounds::{KIND_HOURS_MAX, OTHER_KINDS};
+use duly::store::{AttemptTiming, KIND_STATS_MAX};
+use duly::{Ctx, Outcome, Priority};
 
 use crate::test_store::*;
 
 async fn total(store: &TestStore) -> StatCounters {
     let totals = store.store.queue_totals().await.expect("reads");
-    totals.into_iter().find(|(queue, _)| queue == "default").map(|(_, tally)| tally).unwrap_or_default()
+    totals.into_iter().find(|(queue, _)| queue == "default").map(|(_, counters)| counters).unwrap_or_default()
 }
 
 async fn one_done(store: &TestStore) {
@@ -27,15 +29,15 @@ pub async fn totals_grow_even_after_history_is_pruned(store: TestStore) {
         one_done(&store).await;
         let total = total(&store).await;
         assert_eq!((total.pushed, total.done, total.duration.count(), total.lateness.count()), (n, n, n, n));
-        // Over the end of a minute, and longer than history is kept.
+        // Longer than history is kept.
         for _ in 0..25 {
             store.sleep(hour);
-            store.beat("a").await;
+            store.heartbeat("a").await;
             while store.prune().await > 0 {}
             assert_eq!(self::total(&store).await.done, n, "nothing is counted twice, and nothing is lost");
         }
-        let kept = store.store.history(duly::HistoryQuery::default()).await.expect("reads").total();
-        assert_eq!(kept.done, 0, "history itself is gone by now");
+        let recent = store.store.history(duly::admin::HistoryQuery::default()).await.expect("reads").total();
+        assert_eq!(recent.done, 0, "history itself is gone by now");
     }
 }
 
@@ -50,63 +52,63 @@ pub async fn totals_include_days_without_reads(store: TestStore) {
 pub async fn totals_are_kept_per_queue(store: TestStore) {
     store.push_all(vec![job("a"), job("b").queue("other"), job("c").queue("other")]).await;
     let totals = store.store.queue_totals().await.expect("reads");
-    let pushed: Vec<(&str, u64)> = totals.iter().map(|(queue, tally)| (queue.as_str(), tally.pushed)).collect();
+    let pushed: Vec<(&str, u64)> = totals.iter().map(|(queue, counters)| (queue.as_str(), counters.pushed)).collect();
     assert_eq!(pushed, [("default", 1), ("other", 2)]);
 }
 
-async fn oldest(store: &TestStore) -> Option<SystemTime> {
+async fn oldest_ready(store: &TestStore) -> Option<SystemTime> {
     let counts = store.store.counts().await.expect("counts");
     counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest_ready)
 }
 
 pub async fn counts_include_waiting_time_of_the_first_ready_job(store: TestStore) {
-    assert_eq!(oldest(&store).await, None, "nothing is ready");
+    assert_eq!(oldest_ready(&store).await, None, "nothing is ready");
     let mut pushed = Vec::new();
     for kind in ["first", "second"] {
         pushed.push(store.now());
         store.push(job(kind)).await;
         store.advance(MS).await;
     }
-    for waits_since in pushed {
-        assert_eq!(oldest(&store).await, Some(waits_since));
+    for ready_since in pushed {
+        assert_eq!(oldest_ready(&store).await, Some(ready_since));
         store.claim_one("a").await;
     }
-    assert_eq!(oldest(&store).await, None);
+    assert_eq!(oldest_ready(&store).await, None);
 }
 
 pub async fn first_ready_job_is_found_by_its_due_time(store: TestStore) {
     let later = store.push(job("later").after(SECOND)).await.id();
-    assert_eq!(oldest(&store).await, None, "nothing is ready");
+    assert_eq!(oldest_ready(&store).await, None, "nothing is ready");
     let first = store.now();
     store.push(job("first")).await;
     store.advance(MS).await;
     let urgent = store.now();
     store.push(job("urgent").priority(Priority::High)).await;
-    assert_eq!(oldest(&store).await, Some(first), "whatever its priority");
+    assert_eq!(oldest_ready(&store).await, Some(first), "whatever its priority");
     assert_eq!(store.claim_one("a").await.job.kind, "urgent");
-    assert_eq!(oldest(&store).await, Some(first));
+    assert_eq!(oldest_ready(&store).await, Some(first));
     let held = store.claim_one("a").await;
     assert_eq!(held.job.kind, "first");
-    assert_eq!(oldest(&store).await, None);
+    assert_eq!(oldest_ready(&store).await, None);
     assert!(urgent > first);
-    // Released, it is as old as before; retried, it is as young as that.
+    // A release keeps the age of a job; a retry resets it.
     store.settle("a", &held, release()).await;
-    assert_eq!(oldest(&store).await, Some(first));
+    assert_eq!(oldest_ready(&store).await, Some(first));
     let held = store.claim_one("a").await;
     store.advance(MS).await;
     let again = store.now();
     store.settle("a", &held, retry_at_once()).await;
-    assert_eq!(oldest(&store).await, Some(again));
+    assert_eq!(oldest_ready(&store).await, Some(again));
     store.remove(held.job.id).await;
-    assert_eq!(oldest(&store).await, None, "one that is gone does not wait");
-    store.store.reschedule(later, duly::Due::Now).await.expect("moves");
-    assert_eq!(oldest(&store).await, Some(again), "from now on");
+    assert_eq!(oldest_ready(&store).await, None, "a removed job does not count");
+    store.store.reschedule(later, duly::job::Due::Now).await.expect("reschedules");
+    assert_eq!(oldest_ready(&store).await, Some(again), "from now on");
 }
 
-fn tally(done: u64, buried: u64) -> StatCounters {
-    let mut tally = StatCounters::default();
-    (tally.done, tally.buried, tally.duration.buckets[5]) = (done, buried, done + buried);
-    tally
+fn counters(done: u64, buried: u64) -> StatCounters {
+    let mut counters = StatCounters::default();
+    (counters.done, counters.buried, counters.duration.buckets[5]) = (done, buried, done + buried);
+    counters
 }
 
 async fn add(store: &TestStore, kinds: Vec<(String, StatCounters)>) {
@@ -120,21 +122,21 @@ async fn kinds_of(store: &TestStore, hours: u32) -> Vec<(String, u64)> {
 
 pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
     let hour = Duration::from_secs(3600);
-    let some = |done| vec![("mail".to_owned(), tally(done, 1)), ("report.build".to_owned(), tally(1, 0))];
+    let stats = |done| vec![("mail".to_owned(), counters(done, 1)), ("report.build".to_owned(), counters(1, 0))];
     assert_eq!(kinds_of(&store, 24).await, []);
-    add(&store, some(3)).await;
-    add(&store, some(4)).await;
+    add(&store, stats(3)).await;
+    add(&store, stats(4)).await;
     let points = store.store.kind_stats(24).await.expect("reads");
-    assert_eq!((points[0].kind.as_str(), &points[0].counters), ("mail", &tally(7, 2)));
-    assert_eq!((points[1].kind.as_str(), &points[1].counters), ("report.build", &tally(2, 0)));
+    assert_eq!((points[0].kind.as_str(), &points[0].counters), ("mail", &counters(7, 2)));
+    assert_eq!((points[1].kind.as_str(), &points[1].counters), ("report.build", &counters(2, 0)));
     store.sleep(hour);
-    add(&store, some(1)).await;
+    add(&store, stats(1)).await;
     let named =
         |kinds: &[(&str, u64)]| kinds.iter().map(|(kind, done)| ((*kind).to_owned(), *done)).collect::<Vec<_>>();
     assert_eq!(kinds_of(&store, 1).await, named(&[("mail", 1), ("report.build", 1)]), "this hour");
     assert_eq!(kinds_of(&store, 24).await.len(), 4, "and the one before");
     store.sleep(hour * (KIND_HOURS_MAX - 1));
-    add(&store, some(9)).await;
+    add(&store, stats(9)).await;
     assert_eq!(
         kinds_of(&store, 24).await,
         named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)])
@@ -144,7 +146,7 @@ pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
 }
 
 pub async fn kinds_beyond_the_maximum_are_counted_together(store: TestStore) {
-    let kinds = |from: usize, to: usize| (from..to).map(|n| (format!("k{n:04}"), tally(1, 0))).collect();
+    let kinds = |from: usize, to: usize| (from..to).map(|n| (format!("k{n:04}"), counters(1, 0))).collect();
     add(&store, kinds(0, 150)).await;
     add(&store, kinds(100, KIND_STATS_MAX + 50)).await;
     let points = kinds_of(&store, 1).await;
@@ -159,9 +161,9 @@ pub async fn worker_reports_outcomes_by_kind(store: TestStore) {
     let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);
     worker.drain().await.expect("works");
     let points = store.duly.kind_stats(1).await.expect("reads");
-    let seen: Vec<_> = points
+    let found: Vec<_> = points
         .iter()
         .map(|p| (p.kind.as_str(), p.counters.done, p.counters.buried, p.counters.duration.count()))
         .collect();
-    assert_eq!(seen, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
+    assert_eq!(found, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use duly::job::{Due, UniqueConflict};
 use duly::store::ChangeResult;
-use duly::{Due, JobId, Outcome, Push, PushResult, State, UniqueConflict};
+use duly::{JobId, Outcome, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -39,12 +40,12 @@ pub async fn running_job_is_not_replaced(store: TestStore) {
 }
 
 pub async fn key_is_free_after_its_job_ends(store: TestStore) {
-    for end in [Outcome::Ack, Outcome::bury("no")] {
+    for outcome in [Outcome::Ack, Outcome::bury("no")] {
         for keep in [Duration::ZERO, KEEP] {
             store.push(keyed("one").keep(keep)).await;
             let held = store.claim_one("a").await;
-            store.settle("a", &held, end.clone()).await;
-            assert!(matches!(store.push(keyed("two").keep(keep)).await, PushResult::New(_)), "after {end:?}");
+            store.settle("a", &held, outcome.clone()).await;
+            assert!(matches!(store.push(keyed("two").keep(keep)).await, PushResult::New(_)), "after {outcome:?}");
             let two = store.claim_one("a").await;
             store.settle("a", &two, Outcome::Ack).await;
         }
@@ -74,7 +75,7 @@ pub async fn first_of_two_jobs_with_one_key_in_one_push_wins(store: TestStore) {
 
 pub async fn first_of_two_replacements_in_one_push_wins(store: TestStore) {
     let pushed = store.push_all(vec![replacing("first"), replacing("second")]).await;
-    assert_eq!(pushed[1], PushResult::Existing(pushed[0].id()), "what was answered for stays");
+    assert_eq!(pushed[1], PushResult::Existing(pushed[0].id()), "an acknowledged job is not replaced");
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
@@ -93,7 +94,7 @@ pub async fn replaced_id_is_remembered(store: TestStore) {
     assert_eq!(
         store.push(keyed("old").id(old)).await,
         PushResult::Existing(old),
-        "a late repetition does not come back"
+        "a late repetition is not pushed again"
     );
     assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
 }
@@ -104,11 +105,11 @@ pub async fn dead_job_with_taken_key_stays_dead(store: TestStore) {
     store.settle("a", &held, Outcome::bury("no")).await;
     let other = store.push(keyed("other")).await.id();
 
-    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), ChangeResult::Existing(other));
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("replies"), ChangeResult::Existing(other));
     assert_eq!(store.state(dead).await, Some(State::Dead));
 
     store.remove(other).await;
-    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), ChangeResult::Applied);
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("replies"), ChangeResult::Applied);
     assert_eq!(store.push(keyed("third")).await, PushResult::Existing(dead), "it has its key again");
 }
 

@@ -1,44 +1,44 @@
-//! Wakes: a node that waits is told at once, and only one of them.
+//! Wakes: a change wakes exactly one idle node at once.
 
 use duly::store::Wake;
 use tokio::sync::mpsc::Receiver;
 
 use crate::test_store::*;
 
-/// A node that has looked, found nothing, and waits.
-async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
+/// A node that has claimed nothing and is idle.
+async fn idle_node(store: &TestStore, name: &'static str) -> Receiver<Wake> {
     let node = store.node(name).await;
     let wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     assert!(store.claim(name, 1).await.is_empty());
     wakes
 }
 
-async fn woken(wakes: &mut Receiver<Wake>) -> Wake {
-    tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open")
+async fn next_wake(wakes: &mut Receiver<Wake>) -> Wake {
+    tokio::time::timeout(TIMEOUT, wakes.recv()).await.expect("in time").expect("open")
 }
 
-fn look() -> Wake {
+fn default_queue() -> Wake {
     Wake::Queue("default".into())
 }
 
 pub async fn push_wakes_a_waiting_node(store: TestStore) {
-    let mut wakes = waiting(&store, "a").await;
+    let mut wakes = idle_node(&store, "a").await;
     store.push(job("one")).await;
-    assert_eq!(woken(&mut wakes).await, look());
+    assert_eq!(next_wake(&mut wakes).await, default_queue());
 }
 
 pub async fn push_wakes_only_one_node(store: TestStore) {
-    let mut a = waiting(&store, "a").await;
-    let mut b = waiting(&store, "b").await;
+    let mut a = idle_node(&store, "a").await;
+    let mut b = idle_node(&store, "b").await;
     store.push(job("one")).await;
-    // The wake is sent before the push is answered to the next caller in line.
+    // The wake of a push is sent before the next push returns.
     store.push(job("elsewhere").queue("other")).await;
     let woken = [a.try_recv().is_ok(), b.try_recv().is_ok()];
     assert_eq!(woken.iter().filter(|woken| **woken).count(), 1);
 }
 
 pub async fn push_into_another_queue_wakes_no_node(store: TestStore) {
-    let mut wakes = waiting(&store, "a").await;
+    let mut wakes = idle_node(&store, "a").await;
     store.push(job("one").queue("other")).await;
     store.push(job("one").queue("another")).await;
     assert!(wakes.try_recv().is_err());
@@ -46,46 +46,46 @@ pub async fn push_into_another_queue_wakes_no_node(store: TestStore) {
 
 pub async fn push_wakes_only_if_due_earlier(store: TestStore) {
     store.push(job("later").after(10 * SECOND)).await;
-    let mut wakes = waiting(&store, "a").await;
+    let mut wakes = idle_node(&store, "a").await;
     store.push(job("much later").after(100 * SECOND)).await;
     store.push(job("elsewhere").queue("other")).await;
-    assert!(wakes.try_recv().is_err(), "the node looks sooner anyway");
+    assert!(wakes.try_recv().is_err(), "the node claims before that anyway");
     store.push(job("sooner").after(SECOND)).await;
-    assert_eq!(woken(&mut wakes).await, look());
+    assert_eq!(next_wake(&mut wakes).await, default_queue());
 }
 
 pub async fn resume_wakes_a_waiting_node(store: TestStore) {
     store.store.set_paused("default", true).await.expect("pauses");
     store.push(job("one")).await;
-    let mut wakes = waiting(&store, "a").await;
+    let mut wakes = idle_node(&store, "a").await;
     store.store.set_paused("default", false).await.expect("resumes");
-    assert_eq!(woken(&mut wakes).await, look());
+    assert_eq!(next_wake(&mut wakes).await, default_queue());
 }
 
 pub async fn claim_that_leaves_jobs_wakes_another_node(store: TestStore) {
-    let mut a = waiting(&store, "a").await;
-    let mut b = waiting(&store, "b").await;
+    let mut a = idle_node(&store, "a").await;
+    let mut b = idle_node(&store, "b").await;
     store.push_all(vec![job("one"), job("two")]).await;
     let (first, other) = tokio::select! {
-        wake = woken(&mut a) => { assert_eq!(wake, look()); ("a", &mut b) }
-        wake = woken(&mut b) => { assert_eq!(wake, look()); ("b", &mut a) }
+        wake = next_wake(&mut a) => { assert_eq!(wake, default_queue()); ("a", &mut b) }
+        wake = next_wake(&mut b) => { assert_eq!(wake, default_queue()); ("b", &mut a) }
     };
-    assert!(store.ask(first, claim(1)).await.has_more);
-    assert_eq!(woken(other).await, look());
+    assert!(store.claim_with(first, claim(1)).await.has_more);
+    assert_eq!(next_wake(other).await, default_queue());
 }
 
 pub async fn node_that_stops_waiting_passes_its_wake_on(store: TestStore) {
-    let mut a = waiting(&store, "a").await;
-    let mut b = waiting(&store, "b").await;
-    let mut c = waiting(&store, "c").await;
+    let mut a = idle_node(&store, "a").await;
+    let mut b = idle_node(&store, "b").await;
+    let mut c = idle_node(&store, "c").await;
     assert!(store.claim("a", 0).await.is_empty());
     store.push(job("one")).await;
-    // One of the other two is woken; it has no room either, and the wake goes on to the last.
+    // One of the other two is woken. It has no free slot either, so the wake is passed on to the last.
     let (first, last) = tokio::select! {
-        wake = woken(&mut b) => { assert_eq!(wake, look()); ("b", &mut c) }
-        wake = woken(&mut c) => { assert_eq!(wake, look()); ("c", &mut b) }
+        wake = next_wake(&mut b) => { assert_eq!(wake, default_queue()); ("b", &mut c) }
+        wake = next_wake(&mut c) => { assert_eq!(wake, default_queue()); ("c", &mut b) }
     };
-    assert!(store.ask(first, claim(0)).await.has_more);
-    assert_eq!(woken(last).await, look());
+    assert!(store.claim_with(first, claim(0)).await.has_more);
+    assert_eq!(next_wake(last).await, default_queue());
     assert!(a.try_recv().is_err());
 }

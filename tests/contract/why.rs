@@ -1,24 +1,26 @@
-//! Why a job is not running: a case for each cause.
+//! `why`: one case for each reason that a job is not running.
 
 use std::sync::Arc;
 
-use duly::{CancellationToken, Ctx, Event, JobId, Node, NodeId, Outcome, Why};
+use duly::admin::Why;
+use duly::store::Node;
+use duly::{CancellationToken, Ctx, Event, JobId, NodeId, Outcome};
 
 use crate::test_store::*;
 
 async fn why(store: &TestStore, id: JobId) -> Why {
-    let why = store.duly.why(id).await.expect("answers");
-    assert!(!why.to_string().contains('\n'), "one line: {why}");
-    why
+    let reason = store.duly.why(id).await.expect("replies");
+    assert!(!reason.to_string().contains('\n'), "one line: {reason}");
+    reason
 }
 
-/// A node that knows these kinds and has so many slots.
-async fn able(store: &TestStore, kinds: &[&str], slots: u64) -> Node {
+/// A node with handlers for these kinds and this many slots.
+async fn node_with(store: &TestStore, kinds: &[&str], slots: u64) -> Node {
     let mut node = Node::fresh(vec!["default".into()]);
     node.profile.kinds = Some(kinds.iter().map(|kind| (*kind).into()).collect());
     node.profile.slots = Some(slots);
     node.profile.limits = [("default".to_owned(), slots)].into();
-    store.store.heartbeat(&node).await.expect("beats");
+    store.store.heartbeat(&node).await.expect("sends a heartbeat");
     node
 }
 
@@ -32,16 +34,16 @@ pub async fn why_names_a_later_due_time(store: TestStore) {
     assert_eq!(why(&store, id).await, Why::DueLater { due });
     store.node("a").await;
     store.store.set_paused("default", true).await.expect("pauses");
-    assert_eq!(why(&store, id).await, Why::DueLater { due }, "the nearest cause");
+    assert_eq!(why(&store, id).await, Why::DueLater { due }, "the first reason that applies");
 }
 
 pub async fn why_names_a_paused_queue(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("a").await;
     store.store.set_paused("default", true).await.expect("pauses");
-    let said = why(&store, id).await;
-    assert_eq!(said, Why::Paused { queue: "default".into() });
-    assert_eq!(said.to_string(), "its queue default is paused: it runs once that is resumed");
+    let reason = why(&store, id).await;
+    assert_eq!(reason, Why::Paused { queue: "default".into() });
+    assert_eq!(reason.to_string(), "its queue default is paused: it runs once the queue is resumed");
 }
 
 pub async fn why_names_a_moving_queue(store: TestStore) {
@@ -60,22 +62,22 @@ pub async fn why_names_a_queue_without_workers(store: TestStore) {
     assert_eq!(
         why(&store, id).await,
         Why::NoNode { queue: "default".into(), due: None },
-        "who is silent does not work it"
+        "a node without heartbeats does not count"
     );
 }
 
 pub async fn why_names_a_kind_without_handler(store: TestStore) {
     let id = store.push(job("mail")).await.id();
-    able(&store, &["resize"], 9).await;
-    let said = why(&store, id).await;
-    assert_eq!(said, Why::UnknownKind { queue: "default".into(), kind: "mail".into(), nodes: 1 });
-    store.node("says nothing").await;
-    assert!(matches!(why(&store, id).await, Why::Next { .. }), "one that does not say may know it");
+    node_with(&store, &["resize"], 9).await;
+    let reason = why(&store, id).await;
+    assert_eq!(reason, Why::UnknownKind { queue: "default".into(), kind: "mail".into(), nodes: 1 });
+    store.node("reports no kinds").await;
+    assert!(matches!(why(&store, id).await, Why::Next { .. }), "a node that reports no kinds may have a handler");
 }
 
 pub async fn why_names_a_deferred_kind_without_handler(store: TestStore) {
     let id = store.push(job("mail")).await.id();
-    let node = able(&store, &["resize"], 9).await;
+    let node = node_with(&store, &["resize"], 9).await;
     let held = store.store.claim(node.id, claim(1)).await.expect("claims").jobs;
     let end = duly::store::AttemptEnd::from_held(&held[0], Outcome::release(30 * SECOND), KEEP);
     store.store.settle(node.id, vec![end]).await.expect("settles");
@@ -96,35 +98,37 @@ pub async fn why_names_a_job_that_crashed_several_nodes(store: TestStore) {
     let held = store.claim_from("c", "b", 1).await.jobs;
     store.settle("c", &held[0], Outcome::release(2 * SECOND)).await;
     let due = store.now() + 2 * SECOND;
-    let said = why(&store, id).await;
-    assert_eq!(said, Why::Suspect { due, crashes: 2 });
-    assert_eq!(said.code(), "suspect");
+    let reason = why(&store, id).await;
+    assert_eq!(reason, Why::Suspect { due, crashes: 2 });
+    assert_eq!(reason.code(), "suspect");
 }
 
 pub async fn why_names_busy_slots(store: TestStore) {
-    let node = able(&store, &["one"], 1).await;
+    let node = node_with(&store, &["one"], 1).await;
     store.push(job("one")).await;
     store.store.claim(node.id, claim(1)).await.expect("claims");
     let id = store.push(job("one")).await.id();
     let busy = Why::SlotsBusy { queue: "default".into(), nodes: 1, running: 1, ready: 1 };
     assert_eq!(why(&store, id).await, busy);
-    able(&store, &["one"], 1).await;
+    node_with(&store, &["one"], 1).await;
     assert_eq!(why(&store, id).await.code(), "next", "another node has room");
 }
 
 pub async fn why_names_quiet_nodes(store: TestStore) {
-    let mut node = able(&store, &["one"], 1).await;
+    let mut node = node_with(&store, &["one"], 1).await;
     let id = store.push(job("one")).await.id();
     node.profile.quiet = true;
-    store.store.heartbeat(&node).await.expect("beats");
+    store.store.heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(why(&store, id).await, Why::Quiet { queue: "default".into(), nodes: 1 });
-    let told = store.store.nodes().await.expect("nodes");
-    assert!(told.iter().any(|told| told.id == node.id && told.profile.quiet), "everybody sees it");
+    let nodes = store.store.nodes().await.expect("nodes");
+    assert!(nodes.iter().any(|listed| listed.id == node.id && listed.profile.quiet), "it is listed as quiet");
     node.profile.quiet = false;
-    store.store.heartbeat(&node).await.expect("beats");
+    store.store.heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(why(&store, id).await.code(), "next");
-    let told = store.store.nodes().await.expect("nodes");
-    assert!(told.iter().any(|told| told.id == node.id && !told.profile.quiet && told.profile.slots == Some(1)));
+    let nodes = store.store.nodes().await.expect("nodes");
+    assert!(
+        nodes.iter().any(|listed| listed.id == node.id && !listed.profile.quiet && listed.profile.slots == Some(1))
+    );
 }
 
 pub async fn why_names_the_node_that_holds_a_job(store: TestStore) {
@@ -152,12 +156,12 @@ pub async fn why_names_a_backoff(store: TestStore) {
     let id = store.push(job("one").max_attempts(4)).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::retry(10 * SECOND, "no\nroute")).await;
-    let said = why(&store, id).await;
+    let reason = why(&store, id).await;
     let (due, error) = (store.now() + 10 * SECOND, Some("no\nroute".into()));
-    assert_eq!(said, Why::BackingOff { due, attempts: 1, max_attempts: 4, error });
-    assert!(said.to_string().starts_with("attempt 1 of at most 4 has failed (no route); the next one is due at "));
+    assert_eq!(reason, Why::BackingOff { due, attempts: 1, max_attempts: 4, error });
+    assert!(reason.to_string().starts_with("attempt 1 of at most 4 has failed (no route); the next one is due at "));
     store.advance(10 * SECOND).await;
-    assert_eq!(why(&store, id).await.code(), "next", "its moment has come");
+    assert_eq!(why(&store, id).await.code(), "next", "it is due");
 }
 
 pub async fn why_names_a_done_job(store: TestStore) {
@@ -193,17 +197,17 @@ pub async fn why_names_a_job_that_comes_next(store: TestStore) {
 
 pub async fn why_uses_the_kinds_a_worker_reports(store: TestStore) {
     let (stop, joined) = (CancellationToken::new(), Arc::new(tokio::sync::Notify::new()));
-    let tell = joined.clone();
+    let notify = joined.clone();
     let worker = store.duly.worker().queue("default", 3).on_kind("resize", async |_: Ctx| ()).on_event(move |event| {
         if matches!(event, Event::Joined { .. }) {
-            tell.notify_one()
+            notify.notify_one()
         }
     });
     let work = tokio::spawn(worker.run_until(stop.clone()));
-    tokio::time::timeout(LONG, joined.notified()).await.expect("joins");
+    tokio::time::timeout(TIMEOUT, joined.notified()).await.expect("joins");
     let nodes = store.duly.nodes().await.expect("lists");
-    let takes = &nodes.iter().find(|node| node.profile.slots.is_some()).expect("has said it").profile;
-    assert_eq!((takes.kinds.clone(), takes.slots), (Some(vec!["resize".to_owned()]), Some(3)));
+    let profile = &nodes.iter().find(|node| node.profile.slots.is_some()).expect("reports its slots").profile;
+    assert_eq!((profile.kinds.clone(), profile.slots), (Some(vec!["resize".to_owned()]), Some(3)));
     stop.cancel();
     work.await.expect("no panic").expect("ends well");
 }

@@ -1,4 +1,5 @@
-//! Real processes and servers that are killed, paused, cut off and lied to. `./check faults` runs each module by itself.
+//! Real processes and servers that are killed, paused, partitioned and sent forged messages. `./check faults` runs
+//! each module separately.
 
 mod crash;
 mod cron;

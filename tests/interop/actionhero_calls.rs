@@ -1,4 +1,4 @@
-//! Calls between duly and real nodes of ActionHero, both ways, in both dialects. None of its nodes may die of us.
+//! Calls between duly and real ActionHero nodes, in both directions and both message formats. No call may crash a node.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,21 @@ fn bridge(server: &Server) -> BridgeBuilder {
     Bridge::builder(server.url().replace("redis://", "actionhero://")).token(TOKEN)
 }
 
-/// A method that their nodes can be asked for without harm although only duly answers it: ActionHero 12 dies of one that it
-/// lacks, also if it is the caller, so it has one of this name that never answers; the newest must lack it, for it would answer.
-fn ours(generation: Generation) -> &'static str {
+/// Returns a method to which only duly responds, and that is safe to call on an ActionHero node.
+///
+/// ActionHero 12 crashes if it lacks a called method, even as the caller, so its node has this one, which never
+/// responds. The newest ActionHero would respond if it had the method, so its node lacks it.
+fn duly_method(generation: Generation) -> &'static str {
     match generation {
         Generation::Twelve => "api.test.silent",
         Generation::Newest => "api.duly.echo",
     }
 }
 
-async fn their_calls_are_answered(generation: Generation) {
+async fn assert_calls_from_actionhero_are_answered(generation: Generation) {
     let server = server();
     let node = ActionHero::start(generation, &server, "node-1").await;
-    let method = ours(generation);
+    let method = duly_method(generation);
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args.first().cloned().unwrap_or(Value::Null));
     let bridge = bridge(&server).on_call(method, echo).join().await.expect("joins");
     for value in
@@ -40,23 +42,23 @@ async fn their_calls_are_answered(generation: Generation) {
         assert_eq!(got, json!([value]), "order and types are kept");
     }
     assert_eq!(node.call(method, json!("not a list"), None).await, json!(["not a list"]));
-    // For a connection: only while it is ours.
+    // The bridge handles calls for a connection only while it holds the connection.
     bridge.hold_connection("browser-7");
     assert_eq!(node.call(method, json!([7]), Some("browser-7")).await, json!([7]));
     assert!(bridge.drop_connection("browser-7"));
     let got = node.call(method, json!([7]), Some("browser-7")).await;
-    assert_eq!(got, json!([{ "error": "RPC Timeout" }]), "nobody has it");
+    assert_eq!(got, json!([{ "error": "RPC Timeout" }]), "no node holds the connection");
     assert!(node.0.is_running());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_from_twelve_are_answered() {
-    their_calls_are_answered(Generation::Twelve).await;
+    assert_calls_from_actionhero_are_answered(Generation::Twelve).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_from_newest_are_answered() {
-    their_calls_are_answered(Generation::Newest).await;
+    assert_calls_from_actionhero_are_answered(Generation::Newest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,32 +66,32 @@ async fn unregistered_methods_do_not_run_and_failing_ones_do_not_answer() {
     let server = server();
     let node = ActionHero::start(Generation::Newest, &server, "node-1").await;
     let fails = async |_: Vec<Value>, _| Err::<(), _>(std::io::Error::other("no"));
-    let panics = async |_: Vec<Value>, _| -> Result<(), std::io::Error> { panic!("a panic that a test wants") };
+    let panics = async |_: Vec<Value>, _| -> Result<(), std::io::Error> { panic!("an intended panic") };
     let typed = async |(a, b): (u32, u32), _| Ok::<_, std::io::Error>(a + b);
     let builder = bridge(&server).on_call("api.duly.fails", fails).on_call("api.duly.panics", panics);
     let bridge = builder.on_call("api.duly.adds", typed).join().await.expect("joins");
     let timeout = json!([{ "error": "RPC Timeout" }]);
     let calls = ["api.duly.fails", "api.duly.panics", "api.duly.none"].map(|method| node.call(method, json!([]), None));
     assert_eq!(futures_util::future::join_all(calls).await, [timeout.clone(), timeout.clone(), timeout]);
-    assert_eq!(node.call("api.duly.adds", json!([40, 2]), None).await, json!([42]), "the bridge lives");
+    assert_eq!(node.call("api.duly.adds", json!([40, 2]), None).await, json!([42]), "the bridge still works");
     assert!(node.0.is_running());
     drop(bridge);
 }
 
-async fn their_methods_are_called(generation: Generation) {
+async fn assert_actionhero_methods_are_callable(generation: Generation) {
     let server = server();
     let node = ActionHero::start(generation, &server, "node-1").await;
     let bridge =
         bridge(&server).callable_method("api.test.echo").callable_method("api.test.ran").join().await.expect("joins");
     for value in [json!("grüße 😀"), json!({ "user": [1, { "b": 2.5 }] }), json!(true)] {
-        let got: Value = bridge.call("api.test.echo", &json!([value])).first().await.expect("an answer");
+        let got: Value = bridge.call("api.test.echo", &json!([value])).first().await.expect("a reply");
         assert_eq!(got, value);
     }
-    // What is no list becomes the only element of one.
-    assert_eq!(bridge.call("api.test.echo", &"plain").first::<String>().await.expect("an answer"), "plain");
-    let number: Value = bridge.call("api.test.echo", &[3]).first().await.expect("an answer");
+    // A value that is not a list becomes the only element of one.
+    assert_eq!(bridge.call("api.test.echo", &"plain").first::<String>().await.expect("a reply"), "plain");
+    let number: Value = bridge.call("api.test.echo", &[3]).first().await.expect("a reply");
     match generation {
-        // Its own defect: Array.apply(null, [3]) is three holes.
+        // A bug of ActionHero 12: Array.apply(null, [3]) is an array of three holes.
         Generation::Twelve => assert_eq!(number, json!([null, null, null])),
         Generation::Newest => assert_eq!(number, json!(3)),
     }
@@ -98,12 +100,12 @@ async fn their_methods_are_called(generation: Generation) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn methods_of_twelve_are_called() {
-    their_methods_are_called(Generation::Twelve).await;
+    assert_actionhero_methods_are_callable(Generation::Twelve).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn methods_of_the_newest_are_called() {
-    their_methods_are_called(Generation::Newest).await;
+    assert_actionhero_methods_are_callable(Generation::Newest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,24 +117,23 @@ async fn nodes_of_both_dialects_answer_calls_to_all_and_by_connection() {
     let other = bridge(&server).on_call("api.test.echo", echo).join().await.expect("joins");
     let bridge = bridge(&server).callable_method("api.test.echo").join().await.expect("joins");
     let since = Instant::now();
-    let replies = bridge.call("api.test.echo", &["hello"]).all::<String>().await.expect("answers");
-    assert!(since.elapsed() < 4 * SECOND, "ends when all have answered: {:?}", since.elapsed());
-    assert_eq!(replies.len(), 3, "two of theirs and one of ours: {replies:?}");
+    let replies = bridge.call("api.test.echo", &["hello"]).all::<String>().await.expect("succeeds");
+    assert!(since.elapsed() < 4 * SECOND, "must return when all have responded: {:?}", since.elapsed());
+    assert_eq!(replies.len(), 3, "two from ActionHero and one from duly: {replies:?}");
     assert!(replies.iter().all(|reply| reply.value == "hello"));
     assert!(replies.iter().any(|reply| reply.from == other.id()));
     for (node, connection) in [(&twelve, "c-12"), (&newest, "c-29")] {
         node.0.ask("connect", json!({ "connection": connection })).await;
         let got = bridge.call("api.test.echo", &[connection]).connection(connection).first::<String>().await;
-        assert_eq!(got.expect("an answer"), connection);
+        assert_eq!(got.expect("a reply"), connection);
         let ran = node.0.ask("ran", json!({})).await;
-        assert!(ran.as_array().expect("a list").iter().any(|args| args[0] == connection), "only there: {ran}");
+        assert!(ran.as_array().expect("a list").iter().any(|args| args[0] == connection), "must run here: {ran}");
     }
     let ran = twelve.0.ask("ran", json!({})).await;
     assert!(!ran.to_string().contains("c-29"), "{ran}");
     let since = Instant::now();
-    let nobody =
-        bridge.call("api.test.echo", &["x"]).connection("nobody's").timeout(SECOND / 2).first::<String>().await;
-    assert_eq!(nobody.expect_err("nobody has it").code(), "timeout");
+    let unheld = bridge.call("api.test.echo", &["x"]).connection("unheld").timeout(SECOND / 2).first::<String>().await;
+    assert_eq!(unheld.expect_err("no node holds it").code(), "timeout");
     assert!(since.elapsed() < SECOND);
     assert_eq!(bridge.call("api.test.echo", &["y"]).forget().await.expect("sent"), 3);
     assert!(twelve.0.is_running() && newest.0.is_running());
@@ -144,13 +145,13 @@ async fn no_message_can_crash_a_node() {
     let node = ActionHero::start(Generation::Twelve, &server, "node-1").await;
     let bridge = bridge(&server).callable_method("api.test.echo").join().await.expect("joins");
     for method in ["api.test.missing", "process.exit", "api.test.echo;process.exit(1)", "duly.ping", ""] {
-        let error = bridge.call(method, &[1]).first::<Value>().await.expect_err("refused");
+        let error = bridge.call(method, &[1]).first::<Value>().await.expect_err("rejected");
         assert_eq!(error.code(), "invalid", "{method}: {error}");
         assert!(bridge.call(method, &[1]).connection("x").forget().await.is_err());
     }
-    let long = "x".repeat(duly::MESSAGE_BYTES_MAX);
+    let long = "x".repeat(duly::bounds::MESSAGE_BYTES_MAX);
     assert_eq!(bridge.call("api.test.echo", &[long]).forget().await.expect_err("too long").code(), "invalid");
-    assert_eq!(bridge.call("api.test.echo", &["here"]).first::<String>().await.expect("an answer"), "here");
+    assert_eq!(bridge.call("api.test.echo", &["here"]).first::<String>().await.expect("a reply"), "here");
     assert!(node.0.is_running());
     let builder = Bridge::builder(server.url().replace("redis://", "actionhero://"));
     assert!(builder.token("x").callable_method("process.exit").join().await.is_err());
@@ -161,38 +162,38 @@ async fn malformed_and_forged_messages_do_no_harm() {
     let server = server();
     let url = format!("{}?channel=apart", server.url().replace("redis://", "actionhero://"));
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args);
-    let ours = Bridge::builder(&url).token(TOKEN).on_call("api.x.echo", echo).join().await.expect("joins");
+    let bridge = Bridge::builder(&url).token(TOKEN).on_call("api.x.echo", echo).join().await.expect("joins");
     let caller = Bridge::builder(&url).token(TOKEN).callable_method("api.x.echo").join().await.expect("joins");
     let message = |fields: Value| {
         let mut message = json!({ "messageType": "do", "serverId": "x", "serverToken": TOKEN, "requestId": "r", "method": "api.x.echo" });
         fields.as_object().into_iter().flatten().for_each(|(name, value)| message[name] = value.clone());
         message.to_string()
     };
-    let mut rubbish: Vec<Vec<u8>> = ["", "{", "null", "[]", "7", "\"x\"", "{}", "{\"messageType\":\"do\"}"]
+    let mut malformed: Vec<Vec<u8>> = ["", "{", "null", "[]", "7", "\"x\"", "{}", "{\"messageType\":\"do\"}"]
         .iter()
         .map(|text| text.as_bytes().to_vec())
         .collect();
-    rubbish.push(vec![0xff, 0xfe, 0x00]);
-    rubbish.push(vec![b'['; 100_000]);
-    rubbish.push(vec![b'x'; 2 * duly::MESSAGE_BYTES_MAX]);
+    malformed.push(vec![0xff, 0xfe, 0x00]);
+    malformed.push(vec![b'['; 100_000]);
+    malformed.push(vec![b'x'; 2 * duly::bounds::MESSAGE_BYTES_MAX]);
     for value in [json!(null), json!(7), json!([]), json!({}), json!("x"), json!(true)] {
         for field in
             ["messageType", "serverId", "serverToken", "requestId", "messageId", "method", "connectionId", "args"]
         {
-            rubbish.push(message(json!({ field: value })).into_bytes());
+            malformed.push(message(json!({ field: value })).into_bytes());
         }
-        rubbish.push(message(json!({ "messageType": "doResponse", "response": value })).into_bytes());
+        malformed.push(message(json!({ "messageType": "doResponse", "response": value })).into_bytes());
     }
-    for bytes in &rubbish {
+    for bytes in &malformed {
         server.ask(&[b"PUBLISH".as_slice(), b"apart", bytes]);
     }
-    let got = caller.call("api.x.echo", &json!([1, "zwei"])).first::<Value>().await.expect("an answer");
+    let got = caller.call("api.x.echo", &json!([1, "zwei"])).first::<Value>().await.expect("a reply");
     assert_eq!(got, json!([1, "zwei"]));
-    let stranger =
+    let forger =
         Bridge::builder(&url).token("another token").callable_method("api.x.echo").join().await.expect("joins");
-    let error = stranger.call("api.x.echo", &[1]).timeout(SECOND / 2).first::<Value>().await;
-    assert_eq!(error.expect_err("not for strangers").code(), "timeout");
-    assert!(!format!("{ours:?}{:?}", Bridge::builder(&url).token(TOKEN)).contains(TOKEN), "the token is never shown");
+    let error = forger.call("api.x.echo", &[1]).timeout(SECOND / 2).first::<Value>().await;
+    assert_eq!(error.expect_err("the token is wrong").code(), "timeout");
+    assert!(!format!("{bridge:?}{:?}", Bridge::builder(&url).token(TOKEN)).contains(TOKEN), "the token is never shown");
     assert!(Bridge::builder("redis://127.0.0.1").token(TOKEN).join().await.is_err());
     assert!(Bridge::builder(&url).join().await.expect_err("no token").to_string().contains("DULY_ACTIONHERO_TOKEN"));
 }
@@ -205,16 +206,16 @@ async fn late_reply_is_dropped_and_a_lost_connection_is_replaced() {
         Ok::<_, std::io::Error>(1)
     };
     let quick = async |_: Vec<Value>, _| Ok::<_, std::io::Error>(2);
-    let _ours = bridge(&server).on_call("api.x.slow", slow).on_call("api.x.quick", quick).join().await.expect("joins");
+    let _node = bridge(&server).on_call("api.x.slow", slow).on_call("api.x.quick", quick).join().await.expect("joins");
     let caller =
         bridge(&server).callable_method("api.x.slow").callable_method("api.x.quick").join().await.expect("joins");
     let late = caller.call("api.x.slow", &[0]).timeout(Duration::from_millis(400)).first::<u32>().await;
     assert_eq!(late.expect_err("too slow").code(), "timeout");
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(caller.call("api.x.quick", &[0]).first::<u32>().await.expect("an answer"), 2);
+    assert_eq!(caller.call("api.x.quick", &[0]).first::<u32>().await.expect("a reply"), 2);
     server.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let since = Instant::now();
     while caller.call("api.x.quick", &[0]).timeout(Duration::from_millis(200)).first::<u32>().await.is_err() {
-        assert!(since.elapsed() < 10 * SECOND, "never heard again");
+        assert!(since.elapsed() < 10 * SECOND, "the bridge did not reconnect");
     }
 }

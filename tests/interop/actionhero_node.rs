@@ -1,4 +1,4 @@
-//! Nodes of real ActionHeroes, of both generations.
+//! Real ActionHero nodes of both generations.
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -9,7 +9,7 @@ use test_support::servers::Server;
 
 pub const TOKEN: &str = "a token that all nodes have";
 
-/// The generation with `requestId`, whose locks do not look; and the newest, with `messageId`.
+/// ActionHero 12 uses `requestId` and ignores the reply to `SETNX` in its locks; the newest version uses `messageId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     Twelve,
@@ -39,15 +39,15 @@ impl ActionHero {
         self.0.ask("unlock", json!({ "key": key })).await == json!(true)
     }
 
-    /// Whether the lock is free, or its own.
+    /// Returns whether the lock is free or held by this node.
     pub async fn may_lock(&self, key: &str) -> bool {
         self.0.ask("checkLock", json!({ "key": key })).await == json!(true)
     }
 
-    /// Tries to take all of these at once, and tells which it believes to have.
+    /// Tries to take all of these locks at once. Returns those that the node believes to hold.
     pub async fn race(&self, keys: &[String], ms: u64) -> Vec<String> {
-        let got = self.0.ask("race", json!({ "keys": keys, "ms": ms })).await;
-        serde_json::from_value(got).expect("names")
+        let locked = self.0.ask("race", json!({ "keys": keys, "ms": ms })).await;
+        serde_json::from_value(locked).expect("names")
     }
 
     pub async fn call(&self, method: &str, args: Value, connection: Option<&str>) -> Value {

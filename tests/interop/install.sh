@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by ./check: the programs of others that duly is tested beside, by the names of their packages.
+# Sourced by ./check: installs the programs of other systems for the interop tests into target/interop.
 #
-# install_actionhero puts the newest ActionHero and 12.5.0 into target/interop, install_redis_py the Python client,
+# install_actionhero installs the newest ActionHero and 12.5.0, install_redis_py the Python client,
 # install_sidekiq_of SUITE a small Debian of that suite with its own Ruby and Sidekiq (about 300 MB).
 
 interop_dir() { echo "${CARGO_TARGET_DIR:-target}/interop"; }
@@ -30,14 +30,14 @@ install_redis_py() {
     touch "$venv/whole"
 }
 
-# A directory to change the root to. What failed is said; the next run begins again.
+# Creates a root directory for chroot. After a failure, the next run starts again.
 install_sidekiq_of() {
   local suite=$1 root mirror
   root="$(interop_dir)/debian-$suite"
   mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
   [ -e "$root/whole" ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
-    echo "Another Debian is put together and run by root alone: run ./check interop-all as root" >&2
+    echo "installing another Debian needs root: run ./check interop-all as root" >&2
     return 1
   fi
   need debootstrap debootstrap
@@ -45,21 +45,21 @@ install_sidekiq_of() {
   rm -rf "$root"
   mkdir -p "$root"
   if ! debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$root.log" 2>&1; then
-    echo "debootstrap could not get Debian $suite from $mirror; its last words (all of them are in $root.log):" >&2
+    echo "debootstrap cannot install Debian $suite from $mirror; last lines of $root.log:" >&2
     tail -n 5 "$root.log" >&2
     return 1
   fi
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   if ! chroot "$root" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends ruby-sidekiq >>"$root.log" 2>&1; then
-    echo "Debian $suite is there, but its ruby-sidekiq could not be installed (all words are in $root.log):" >&2
+    echo "cannot install ruby-sidekiq in Debian $suite; last lines of $root.log:" >&2
     tail -n 5 "$root.log" >&2
     return 1
   fi
   touch "$root/whole"
 }
 
-# Which Sidekiq that is.
+# Prints the version of that Sidekiq.
 sidekiq_of() {
   chroot "$(interop_dir)/debian-$1" ruby -e 'require "sidekiq"; print Sidekiq::VERSION'
 }

@@ -1,4 +1,5 @@
-//! duly beside the real programs of others, on their own keys, in both directions. `./check interop` installs what this needs.
+//! duly together with the real programs of other systems, on their keys, in both directions.
+//! `./check interop` installs these programs.
 #![cfg(feature = "redis")]
 
 mod actionhero_calls;

@@ -1,4 +1,4 @@
-//! duly beside the book's pollers and workers, on `delayed:` and `queue:NAME`.
+//! duly together with the pollers and workers of the book, on `delayed:` and `queue:NAME`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use duly::{Args, CancellationToken, Ctx, Due, Duly, Filter, JobId, Push, State};
+use duly::job::Due;
+use duly::{Args, CancellationToken, Ctx, Duly, Filter, JobId, Push, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -17,7 +18,7 @@ use test_support::{JsonProgram, TIMEOUT, until};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// In a process that is to be killed: the store that it works on.
+/// Environment variable of the child process to be killed: the URL of its store.
 const CHILD: &str = "DULY_TEST_REDIS_IN_ACTION";
 
 fn server() -> Server {
@@ -38,7 +39,7 @@ async fn python(server: &Server) -> JsonProgram {
     JsonProgram::start(command).await
 }
 
-/// What a handler gets: the args of an item are an array, so this is one too.
+/// The args of a job; serialized as an array, like the args of an item.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mail(String, u64);
 impl Args for Mail {
@@ -47,11 +48,11 @@ impl Args for Mail {
 
 type Log = Arc<Mutex<Vec<(String, String, u64)>>>;
 
-/// A worker that notes what it runs.
+/// Starts a worker that records the jobs it runs: id, text, number.
 fn work(duly: &Duly, queue: &str, log: &Log) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let (stop, log) = (CancellationToken::new(), log.clone());
     let handler = move |mail: Mail, ctx: Ctx| {
-        log.lock().expect("ours").push((ctx.job().id.to_string(), mail.0, mail.1));
+        log.lock().expect("no panic").push((ctx.job().id.to_string(), mail.0, mail.1));
         async { Ok::<(), std::io::Error>(()) }
     };
     let worker = duly.worker().queue(queue, 10).on(handler);
@@ -68,10 +69,10 @@ async fn jobs_pushed_by_python_run_in_duly() {
     let now = python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["grüße 😀", 7] })).await;
     let later = json!({ "queue": "mail", "name": "send", "args": ["later", 8], "delay": 1.0 });
     let later = python.ask("later", later).await;
-    until("both ran", async || log.lock().expect("ours").len() == 2).await;
+    until("both ran", async || log.lock().expect("no panic").len() == 2).await;
     stop.cancel();
     worker.await.expect("ends");
-    let log = log.lock().expect("ours").clone();
+    let log = log.lock().expect("no panic").clone();
     let expected = [(now, "grüße 😀", 7), (later, "later", 8)];
     let expected = expected.map(|(id, text, n)| (id.as_str().expect("a UUID").to_owned(), text.to_owned(), n));
     assert_eq!(log, expected);
@@ -85,18 +86,18 @@ async fn push_without_notification_is_noticed_at_once() {
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     tokio::time::sleep(SECOND).await;
-    let mut took = Vec::new();
+    let mut latencies = Vec::new();
     for n in 0..10 {
         let item = format!("[\"{}\", \"mail\", \"send\", [\"x\", {n}]]", JobId::fresh());
         let since = Instant::now();
         server.ask(&["RPUSH", "queue:mail", &item]);
-        until("it ran", async || log.lock().expect("ours").len() == n + 1).await;
-        took.push(since.elapsed());
+        until("it ran", async || log.lock().expect("no panic").len() == n + 1).await;
+        latencies.push(since.elapsed());
         tokio::time::sleep(100 * MS).await;
     }
-    took.sort_unstable();
-    assert!(took[5] < 200 * MS, "mostly long before the next beat: {took:?}");
-    // Paused, it is left where it is, and nobody runs in circles.
+    latencies.sort_unstable();
+    assert!(latencies[5] < 200 * MS, "mostly long before the next heartbeat: {latencies:?}");
+    // If the queue is paused, the item stays in the list, and the worker does not poll in a busy loop.
     duly.pause_queue("mail").await.expect("paused");
     server.ask(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
     let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
@@ -116,14 +117,14 @@ async fn pushed_items_have_the_bytes_python_writes() {
     let id = JobId::fresh();
     duly.push(Push::new("send", args.to_string()).queue("mail").id(id)).await.expect("pushed");
     let bytes = server.ask(&["LINDEX", "queue:mail", "0"]).text();
-    // The order of the keys is the pusher's, and stays.
+    // The order of the keys stays as pushed.
     let text = python.ask("dumps", json!({ "value": [id.to_string(), "mail", "send", args] })).await;
     assert_eq!(Value::from(bytes), text);
     assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([id.to_string(), "mail", "send", args]));
-    // Later: its poller moves it, and says so by nothing but the list.
+    // A delayed item is moved by Python's poller.
     python.ask("poll", json!({})).await;
     let later = duly.push(Push::new("send", "[1]").queue("mail").after(300 * MS)).await.expect("pushed").id();
-    assert_eq!(duly.get(later).await.expect("answers").expect("waits").state, State::Scheduled);
+    assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").state, State::Scheduled);
     assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([later.to_string(), "mail", "send", [1]]));
 }
 
@@ -133,7 +134,7 @@ async fn push_can_be_repeated_under_its_id() {
     let duly = open(&server).await;
     let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:7"));
     assert!(duly.push(push()).await.expect("pushed").is_new());
-    assert!(!duly.push(push()).await.expect("answers").is_new());
+    assert!(!duly.push(push()).await.expect("succeeds").is_new());
     assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
 }
 
@@ -161,17 +162,17 @@ async fn two_pollers_and_duly_run_each_item_once() {
     }
     let mut ran: BTreeMap<u64, u32> = BTreeMap::new();
     let since = Instant::now();
-    let (mut theirs, mut ours) = (0, 0);
+    let (mut python_runs, mut duly_runs) = (0, 0);
     while since.elapsed() < TIMEOUT {
         ran.clear();
-        ours = log.lock().expect("ours").len();
-        log.lock().expect("ours").iter().for_each(|(_, _, n)| *ran.entry(*n).or_default() += 1);
-        theirs = 0;
+        duly_runs = log.lock().expect("no panic").len();
+        log.lock().expect("no panic").iter().for_each(|(_, _, n)| *ran.entry(*n).or_default() += 1);
+        python_runs = 0;
         for program in [&one, &other] {
-            let got = program.ask("got", json!({})).await;
-            for item in got.as_array().expect("a list") {
+            let items = program.ask("got", json!({})).await;
+            for item in items.as_array().expect("a list") {
                 *ran.entry(item[3][1].as_u64().expect("a number")).or_default() += 1;
-                theirs += 1;
+                python_runs += 1;
             }
         }
         if ran.len() as u64 == ITEMS {
@@ -179,12 +180,12 @@ async fn two_pollers_and_duly_run_each_item_once() {
         }
         tokio::time::sleep(50 * MS).await;
     }
-    // Whatever would come twice has had time to.
+    // Leaves time for duplicates to run.
     tokio::time::sleep(500 * MS).await;
-    println!("duly ran {ours}, Python {theirs}");
-    assert_eq!(ran.len() as u64, ITEMS, "nothing is lost");
-    assert!(ran.values().all(|times| *times == 1), "nothing runs twice: {ran:?}");
-    assert!(ours > 0 && theirs > 0, "both sides take part: {ours}, {theirs}");
+    println!("duly ran {duly_runs}, Python {python_runs}");
+    assert_eq!(ran.len() as u64, ITEMS, "an item was lost");
+    assert!(ran.values().all(|times| *times == 1), "an item ran twice: {ran:?}");
+    assert!(duly_runs > 0 && python_runs > 0, "one side ran none: {duly_runs}, {python_runs}");
     assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
     stop.cancel();
     worker.await.expect("ends");
@@ -200,15 +201,15 @@ async fn lock_of_a_dead_poller_delays_only_its_own_item() {
     let lock = format!("lock:{}", locked.as_str().expect("a UUID"));
     python.ask("lock", json!({ "name": locked })).await;
     python.kill();
-    assert_eq!(server.ask(&["PTTL", &lock]).text(), "-1", "it has no end");
+    assert_eq!(server.ask(&["PTTL", &lock]).text(), "-1", "the lock has no expiry");
     duly.push(Push::new("send", "[\"x\",2]").queue("mail").after(200 * MS)).await.expect("pushed");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     let since = Instant::now();
-    until("the other one ran", async || log.lock().expect("ours").iter().any(|(_, _, n)| *n == 2)).await;
-    assert_eq!(log.lock().expect("ours").len(), 1, "the locked one is left alone");
-    until("the locked one ran", async || log.lock().expect("ours").len() == 2).await;
-    assert!(since.elapsed() > SECOND, "not before the limit: {:?}", since.elapsed());
+    until("the other one ran", async || log.lock().expect("no panic").iter().any(|(_, _, n)| *n == 2)).await;
+    assert_eq!(log.lock().expect("no panic").len(), 1, "the locked item must wait");
+    until("the locked one ran", async || log.lock().expect("no panic").len() == 2).await;
+    assert!(since.elapsed() > SECOND, "ran before the limit: {:?}", since.elapsed());
     assert_eq!(server.ask(&["EXISTS", &lock]).text(), "0");
     stop.cancel();
     worker.await.expect("ends");
@@ -219,11 +220,11 @@ async fn lock_with_expiry_is_respected_until_it_expires() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_limit=100ms", url(&server))).await.expect("opens");
     let id = duly.push(Push::new("send", "[\"x\",1]").queue("mail").after(50 * MS)).await.expect("pushed").id();
-    server.ask(&["SET", &format!("lock:{id}"), "somebody", "PX", "1500"]);
+    server.ask(&["SET", &format!("lock:{id}"), "another poller", "PX", "1500"]);
     let log = Log::default();
     let since = Instant::now();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("it ran", async || !log.lock().expect("ours").is_empty()).await;
+    until("it ran", async || !log.lock().expect("no panic").is_empty()).await;
     assert!(since.elapsed() > Duration::from_millis(1_400), "after {:?}", since.elapsed());
     stop.cancel();
     worker.await.expect("ends");
@@ -233,25 +234,25 @@ async fn lock_with_expiry_is_respected_until_it_expires() {
 async fn unreadable_item_is_dead_and_blocks_nothing() {
     let server = server();
     let duly = open(&server).await;
-    for bad in ["not json", "[1, 2]", "\"text\"", "[\"id\", \"mail\", \"na\\tme\", []]", "null"] {
-        server.ask(&["RPUSH", "queue:mail", bad]);
+    for malformed in ["not json", "[1, 2]", "\"text\"", "[\"id\", \"mail\", \"na\\tme\", []]", "null"] {
+        server.ask(&["RPUSH", "queue:mail", malformed]);
     }
     server.ask(&["ZADD", "delayed:", "-5", "rubbish"]);
     server.ask(&[b"ZADD".as_slice(), b"delayed:", b"1", b"\xff\xfe"]);
     duly.push(Push::new("send", "[\"good\",1]").queue("mail")).await.expect("pushed");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("the good one ran", async || !log.lock().expect("ours").is_empty()).await;
+    until("the valid item ran", async || !log.lock().expect("no panic").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
     let filter = Filter { state: Some(State::Dead), with_details: true, ..Filter::default() };
-    let dead = duly.list(filter).await.expect("answers").jobs;
+    let dead = duly.list(filter).await.expect("succeeds").jobs;
     let mut texts: Vec<&str> = dead.iter().map(|record| record.job.args.as_str()).collect();
     texts.sort_unstable();
     assert_eq!(dead.len(), 7, "{texts:?}");
     assert!(texts.contains(&"\"rubbish\"") && texts.contains(&"\"[1, 2]\""), "readable: {texts:?}");
-    let why = &dead[0].failures[0].error;
-    assert!(why.starts_with("from "), "{why}");
+    let error = &dead[0].failures[0].error;
+    assert!(error.starts_with("from "), "{error}");
     assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
 }
 
@@ -264,7 +265,7 @@ async fn duplicate_or_invalid_identifier_runs_each_time() {
     }
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("all ran", async || log.lock().expect("ours").len() == 3).await;
+    until("all ran", async || log.lock().expect("no panic").len() == 3).await;
     stop.cancel();
     worker.await.expect("ends");
 }
@@ -273,26 +274,26 @@ async fn duplicate_or_invalid_identifier_runs_each_time() {
 async fn queues_of_sidekiq_are_rejected() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["LPUSH", "queue:theirs", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"theirs\"}"]);
+    server.ask(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
     server.ask(&["SADD", "queues", "known"]);
-    server.ask(&["SET", "queue:strange", "x"]);
-    for (queue, says) in [("theirs", "cannot have two formats"), ("known", "Sidekiq"), ("strange", "not a list")] {
-        let error = duly.push(Push::new("send", "[]").queue(queue)).await.expect_err("refused");
-        assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
-        let error = duly.worker().queue(queue, 1).on(async |_: Mail, _: Ctx| Ok::<(), std::io::Error>(()));
-        let ran = tokio::time::timeout(500 * MS, error.drain()).await;
-        assert!(ran.is_err() || ran.is_ok_and(|tally| tally.is_err()), "nothing is taken");
+    server.ask(&["SET", "queue:scalar", "x"]);
+    for (queue, reason) in [("ruby", "cannot have two formats"), ("known", "Sidekiq"), ("scalar", "not a list")] {
+        let error = duly.push(Push::new("send", "[]").queue(queue)).await.expect_err("rejected");
+        assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
+        let worker = duly.worker().queue(queue, 1).on(async |_: Mail, _: Ctx| Ok::<(), std::io::Error>(()));
+        let drained = tokio::time::timeout(500 * MS, worker.drain()).await;
+        assert!(drained.is_err() || drained.is_ok_and(|summary| summary.is_err()), "nothing may be taken");
     }
-    assert_eq!(server.ask(&["LLEN", "queue:theirs"]).text(), "1", "untouched");
-    // One that is delayed for such a queue stays where it is.
-    server.ask(&["ZADD", "delayed:", "1", "[\"a\", \"theirs\", \"send\", []]"]);
+    assert_eq!(server.ask(&["LLEN", "queue:ruby"]).text(), "1", "untouched");
+    // A delayed item for such a queue stays in `delayed:`.
+    server.ask(&["ZADD", "delayed:", "1", "[\"a\", \"ruby\", \"send\", []]"]);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     tokio::time::sleep(500 * MS).await;
     stop.cancel();
     worker.await.expect("ends");
     assert_eq!(
-        (server.ask(&["LLEN", "queue:theirs"]).text(), server.ask(&["ZCARD", "delayed:"]).text()),
+        (server.ask(&["LLEN", "queue:ruby"]).text(), server.ask(&["ZCARD", "delayed:"]).text()),
         ("1".into(), "1".into())
     );
 }
@@ -308,7 +309,7 @@ async fn many_foreign_items_do_not_block_others() {
     server.ask(&["ZADD", "delayed:", "2", "[\"one\", \"mail\", \"send\", [\"you\", 7]]"]);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("it runs", async || !log.lock().expect("no panic with it").is_empty()).await;
+    until("it runs", async || !log.lock().expect("no panic").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
     assert_eq!(server.ask(&["ZCARD", "delayed:"]).text(), "450");
@@ -327,7 +328,7 @@ async fn push_with_unsupported_fields_is_rejected() {
         (push().tag("x"), "tags"),
         (Push::new("send", "{}").queue("mail"), "args"),
     ] {
-        let error = duly.push(job).await.expect_err("refused");
+        let error = duly.push(job).await.expect_err("rejected");
         assert!(error.to_string().starts_with(field), "{error}");
     }
     assert_eq!(server.ask(&["EXISTS", "queue:mail"]).text(), "0");
@@ -339,44 +340,44 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     let duly = open(&server).await;
     let now = duly.push(Push::new("send", "[1]").queue("mail")).await.expect("pushed").id();
     let later = duly.push(Push::new("send", "[2]").queue("mail").after(60 * SECOND)).await.expect("pushed").id();
-    let counts = duly.counts().await.expect("answers");
+    let counts = duly.counts().await.expect("succeeds");
     assert_eq!(counts.iter().map(|queue| (queue.ready, queue.scheduled)).collect::<Vec<_>>(), [(1, 1)]);
-    let (mut seen, mut cursor) = (Vec::new(), None);
+    let (mut listed, mut cursor) = (Vec::new(), None);
     loop {
-        let page = duly.list(Filter { cursor, limit: 1, ..Filter::default() }).await.expect("answers");
-        seen.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
+        let page = duly.list(Filter { cursor, limit: 1, ..Filter::default() }).await.expect("succeeds");
+        listed.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    assert_eq!(seen, [(later, State::Scheduled), (now, State::Ready)]);
-    duly.reschedule(later, Due::Now).await.expect("moved");
+    assert_eq!(listed, [(later, State::Scheduled), (now, State::Ready)]);
+    duly.reschedule(later, Due::Now).await.expect("rescheduled");
     assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "2");
     duly.remove(now).await.expect("removed");
     assert_eq!(duly.remove(now).await.expect_err("gone").code(), "not_found");
-    assert_eq!(duly.get(later).await.expect("answers").expect("there").job.args, "[2]");
+    assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").job.args, "[2]");
 }
 
-/// What a queue cannot take stays where it is, byte for byte, and who asked is told why.
+/// An item that its queue cannot take stays unchanged, and the caller gets the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rescheduled_item_is_not_lost_to_a_foreign_queue() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["SET", "queue:strange", "x"]);
+    server.ask(&["SET", "queue:scalar", "x"]);
     server.ask(&["SADD", "queues", "known"]);
-    server.ask(&["LPUSH", "queue:theirs", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"theirs\"}"]);
-    for (queue, says) in [("strange", "not a list"), ("known", "Sidekiq"), ("theirs", "cannot have two formats")] {
+    server.ask(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
+    for (queue, reason) in [("scalar", "not a list"), ("known", "Sidekiq"), ("ruby", "cannot have two formats")] {
         let id = JobId::fresh();
         let item = format!("[\"{id}\", \"{queue}\", \"send\", [1]]");
         server.ask(&["ZADD", "delayed:", "9000000000", &item]);
         for due in [Due::Now, Due::After(60 * SECOND)] {
-            let error = duly.reschedule(id, due).await.expect_err("refused");
-            assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
+            let error = duly.reschedule(id, due).await.expect_err("rejected");
+            assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
             assert_eq!(server.ask(&["ZSCORE", "delayed:", &item]).text(), "9000000000", "{queue}");
         }
     }
-    assert_eq!(server.ask(&["LLEN", "queue:theirs"]).text(), "1");
+    assert_eq!(server.ask(&["LLEN", "queue:ruby"]).text(), "1");
     assert_eq!(server.ask(&["EXISTS", "queue:known"]).text(), "0");
 }
 
@@ -385,15 +386,15 @@ async fn push_waits_for_replicas_if_configured() {
     let server = server();
     let duly = Duly::open(format!("{}?replicas=1", url(&server))).await.expect("opens");
     let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:8"));
-    assert_eq!(duly.push(push()).await.expect_err("there is none").code(), "unknown");
+    assert_eq!(duly.push(push()).await.expect_err("no replica").code(), "unknown");
     let replica = Options::new(Binary::Redis).start();
     replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
     let since = Instant::now();
     while let Err(error) = duly.push(push()).await {
         assert!(error.code() == "unknown" && since.elapsed() < TIMEOUT, "{error}");
     }
-    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1", "it is there once");
-    assert_eq!(replica.ask(&["LLEN", "queue:mail"]).text(), "1", "there too");
+    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1", "pushed once");
+    assert_eq!(replica.ask(&["LLEN", "queue:mail"]).text(), "1", "replicated");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -402,14 +403,14 @@ async fn partial_push_into_several_queues_is_unknown() {
     let duly = open(&server).await;
     server.ask(&["SET", "queue:b", "x"]);
     let jobs = ["a", "b"].map(|queue| Push::new("send", "[]").queue(queue).id(JobId::from_name(queue)));
-    let error = duly.push_all(jobs).await.expect_err("the second is refused");
+    let error = duly.push_all(jobs).await.expect_err("the second is rejected");
     assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
-    assert_eq!(server.ask(&["LLEN", "queue:a"]).text(), "1", "the first is in");
-    let error = duly.push(Push::new("send", "[]").queue("b")).await.expect_err("refused");
-    assert_eq!(error.code(), "invalid", "nothing is in doubt: {error}");
+    assert_eq!(server.ask(&["LLEN", "queue:a"]).text(), "1", "the first is pushed");
+    let error = duly.push(Push::new("send", "[]").queue("b")).await.expect_err("rejected");
+    assert_eq!(error.code(), "invalid", "the outcome is known: {error}");
 }
 
-/// In a process of its own: says that it has begun, and never ends.
+/// Runs in a child process: prints a line for each started job, and never finishes one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "only as a child of another test"]
 async fn child_that_is_killed() {
@@ -436,15 +437,15 @@ async fn killed_worker_loses_no_item() {
         .expect("starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let begun = lines.map_while(Result::ok).filter(|line| line.contains("begun")).take(5).count();
-    assert_eq!(begun, 5, "as many as it may run at once");
+    assert_eq!(begun, 5, "the number of slots");
     child.kill().expect("killed");
-    child.wait().expect("gone");
+    child.wait().expect("exits");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("all ran", async || log.lock().expect("ours").len() >= 8).await;
+    until("all ran", async || log.lock().expect("no panic").len() >= 8).await;
     stop.cancel();
     worker.await.expect("ends");
-    let mut ran: Vec<u64> = log.lock().expect("ours").iter().map(|(_, _, n)| *n).collect();
+    let mut ran: Vec<u64> = log.lock().expect("no panic").iter().map(|(_, _, n)| *n).collect();
     ran.sort_unstable();
-    assert_eq!(ran, (0..8).collect::<Vec<_>>(), "each once more, and those that had not begun");
+    assert_eq!(ran, (0..8).collect::<Vec<_>>(), "each item runs once after the kill");
 }

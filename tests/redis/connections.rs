@@ -1,33 +1,34 @@
-//! Connections that come and go: what that changes for those who use them, and what it does not.
+//! Connections that are opened and closed, and the effect on requests.
 
 use std::time::Duration;
 
+use duly::Push;
 use duly::store::Claim;
-use duly::{Node, Push};
+use duly::store::Node;
 
-use crate::helpers::{apart, durable, open};
+use crate::helpers::{durable, open, own_prefix};
 use test_support::servers::{Binary, Proxy};
 
-/// How often something is tried that goes well once a client has noticed that its connection is gone.
+/// Maximum number of tries of a request that succeeds once the client has noticed a closed connection.
 const TRIES: usize = 50;
 
-/// Whoever looks at the server sees what each connection is for, and whose it is.
+/// `CLIENT LIST` shows the role and the process of each connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_have_names() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
-    duly.store().heartbeat(&Node::fresh(vec!["default".into()])).await.expect("beats");
+    duly.store().heartbeat(&Node::fresh(vec!["default".into()])).await.expect("sends a heartbeat");
     let list = server.ask(&["CLIENT", "LIST"]).text();
-    for way in ["door", "beat"] {
-        let named = list.split_whitespace().any(|field| {
-            field.starts_with(&format!("name=duly-{way}:")) && field.ends_with(&format!(":{}", std::process::id()))
+    for role in ["client", "heartbeat"] {
+        let is_named = list.split_whitespace().any(|field| {
+            field.starts_with(&format!("name=duly-{role}:")) && field.ends_with(&format!(":{}", std::process::id()))
         });
-        assert!(named, "{way}: {list}");
+        assert!(is_named, "{role}: {list}");
     }
 }
 
-/// Whoever may not have a name works without one.
+/// A user without the right to set a name can connect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_without_client_setname_can_connect() {
     let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* &* +@all -client";
@@ -37,7 +38,7 @@ async fn user_without_client_setname_can_connect() {
     assert!(!server.ask(&["CLIENT", "LIST"]).text().contains("name=duly-"));
 }
 
-/// Nobody has asked anything meanwhile, so nothing is in doubt: it is sent on a new connection.
+/// No request was pending, so no outcome is unknown: the request is sent on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_after_a_closed_connection_uses_another() {
     let server = durable(Binary::Redis).start();
@@ -45,47 +46,48 @@ async fn request_after_a_closed_connection_uses_another() {
     let duly = open(format!("redis://{}", proxy.address())).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     let claim = || Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
-    let all = async || {
-        let (beaten, claimed) = (store.heartbeat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
-        [beaten, claimed, duly.pause_queue("default").await.map(drop)]
+    let request_all = async || {
+        let (heartbeat, claimed) =
+            (store.heartbeat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
+        [heartbeat, claimed, duly.pause_queue("default").await.map(drop)]
     };
-    let mut well = [false; 3];
+    let mut has_succeeded = [false; 3];
     for _ in 0..TRIES {
-        // Once to have a connection each, and a second time if that was one which had ended.
-        let _ = all().await;
-        all().await.into_iter().for_each(|asked| asked.expect("is connected"));
+        // Once to have a connection for each, and again in case one of them had been closed.
+        let _ = request_all().await;
+        request_all().await.into_iter().for_each(|result| result.expect("is connected"));
         proxy.cut();
-        // Time to notice; more than one try, should it be too short.
+        // Time to notice. If it is too short, there is another try.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        for (well, asked) in well.iter_mut().zip(all().await) {
-            *well |= asked.is_ok();
+        for (has_succeeded, result) in has_succeeded.iter_mut().zip(request_all().await) {
+            *has_succeeded |= result.is_ok();
         }
-        if well == [true; 3] {
+        if has_succeeded == [true; 3] {
             return;
         }
     }
-    panic!("beat, claim and pause never go well: {well:?}");
+    panic!("heartbeat, claim and pause never all succeed: {has_succeeded:?}");
 }
 
-/// Each runtime has connections of its own, and a scan goes by those of its own runtime alone.
+/// Each runtime has its own connections, and a scan uses only those of its runtime.
 #[tokio::test]
 async fn scan_continues_while_another_runtime_connects() {
-    let duly = open(apart(&test_support::servers::redis().url())).await;
+    let duly = open(own_prefix(&test_support::servers::redis().url())).await;
     let jobs = duly.push_all((0..1_000).map(|n| Push::new("mail", n.to_string()))).await.expect("pushes").len();
-    let (mut cursor, mut seen) = (None, 0);
+    let (mut cursor, mut scanned) = (None, 0);
     loop {
-        let page = duly.store().scan("default", cursor.as_deref()).await.expect("goes on");
-        seen += page.jobs.len();
-        let elsewhere = duly.clone();
-        let asks = move || {
+        let page = duly.store().scan("default", cursor.as_deref()).await.expect("continues");
+        scanned += page.jobs.len();
+        let other_handle = duly.clone();
+        let request = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
-            runtime.block_on(async { elsewhere.counts().await.expect("counts") });
+            runtime.block_on(async { other_handle.counts().await.expect("counts") });
         };
-        tokio::task::spawn_blocking(asks).await.expect("no panic");
+        tokio::task::spawn_blocking(request).await.expect("no panic");
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    assert!(seen >= jobs, "{seen} of {jobs}");
+    assert!(scanned >= jobs, "{scanned} of {jobs}");
 }

@@ -1,9 +1,10 @@
-//! duly on real servers: who may do what there, every script on every state, what an idle worker costs, and the life
-//! of workers. What all stores promise is in `contract` and `model`.
+//! duly on real servers: access rights, every script on every state, the cost of an idle worker, and workers. Tests of
+//! all stores are in `contract`.
 #![cfg(feature = "redis")]
 
 mod access;
 mod connections;
+mod format;
 mod fuzz;
 mod helpers;
 mod idle_cost;

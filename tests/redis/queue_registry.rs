@@ -1,55 +1,56 @@
-//! The names of queues, where everybody finds them, also after the server has lost all it had.
+//! The registry of queue names, and its recovery after a data loss.
 
 use duly::store::Claim;
-use duly::{Duly, Node, Push};
+use duly::store::Node;
+use duly::{Duly, Push};
 
 use crate::helpers::{durable, open, until};
 use test_support::servers::{Binary, Server};
 
-/// Whether somebody who has never heard of the queue finds it.
-async fn is_found(stranger: &Duly) -> bool {
-    stranger.counts().await.expect("counts").iter().any(|count| count.queue == "mail")
+/// Returns whether a client that does not know the queue finds it.
+async fn is_found(observer: &Duly) -> bool {
+    observer.counts().await.expect("counts").iter().any(|count| count.queue == "mail")
 }
 
-async fn two(server: &Server) -> (Duly, Duly) {
+async fn open_two(server: &Server) -> (Duly, Duly) {
     (open(server.url()).await, open(server.url()).await)
 }
 
-/// FLUSHALL breaks no connection: nothing tells the pusher but its own care.
+/// FLUSHALL closes no connection, so the pusher must notice the loss itself.
 #[tokio::test]
 async fn pushed_queue_is_registered_again_after_data_loss() {
     let server = durable(Binary::Redis).start();
-    let (duly, stranger) = two(&server).await;
+    let (duly, observer) = open_two(&server).await;
     let push = async || duly.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
     push().await;
-    assert!(is_found(&stranger).await);
+    assert!(is_found(&observer).await);
     server.ask(&["FLUSHALL"]);
-    assert!(!is_found(&stranger).await);
+    assert!(!is_found(&observer).await);
     push().await;
-    until("the queue is found", async || is_found(&stranger).await).await;
+    until("the queue is found", async || is_found(&observer).await).await;
 }
 
-/// Also if it claims before it beats.
+/// Also if it claims before its heartbeat.
 #[tokio::test]
 async fn worked_queue_is_registered_again_after_data_loss() {
     let server = durable(Binary::Redis).start();
-    let (duly, stranger) = two(&server).await;
+    let (duly, observer) = open_two(&server).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["mail".into()]));
-    store.heartbeat(&node).await.expect("beats");
-    until("the queue is found", async || is_found(&stranger).await).await;
+    store.heartbeat(&node).await.expect("sends a heartbeat");
+    until("the queue is found", async || is_found(&observer).await).await;
     for claims in [false, true] {
         server.ask(&["FLUSHALL"]);
-        // Pushed by a process that ends at once: whoever works the queue must see to its name.
+        // Pushed by a process that ends at once: a worker of the queue must register the name.
         let pusher = open(server.url()).await;
         pusher.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
         drop(pusher);
-        server.ask(&["SREM", "duly:hall:{duly}:queues", "mail"]);
+        server.ask(&["SREM", "duly:peers:{duly}:queues", "mail"]);
         if claims {
             let claim = Claim { queue: "mail".into(), max: 1, resync: false, suspect: None, kinds: None };
             assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
         }
-        assert!(!is_found(&stranger).await);
-        store.heartbeat(&node).await.expect("beats");
-        until("the queue is found", async || is_found(&stranger).await).await;
+        assert!(!is_found(&observer).await);
+        store.heartbeat(&node).await.expect("sends a heartbeat");
+        until("the queue is found", async || is_found(&observer).await).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Clients as light as they can be: what they cost is taken from the server they share the machine with.
+//! Minimal HTTP clients, because they share the machine with the server.
 //!
-//! A fixed request is written to a socket kept open, and of the answer only its status and its length are read.
+//! A client writes a fixed request to an open socket and reads only the status and the length of the response.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest answer that is read.
+/// The largest response.
 const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Room for an answer to begin with.
+/// The initial size of the response buffer.
 const RESPONSE_BUFFER_BYTES: usize = 4 * 1024;
 
-/// What goes over the wire for a request with a JSON body.
+/// Returns the bytes of a request with a JSON body.
 pub(crate) fn build_request(address: SocketAddr, method: &str, path: &str, body: &str) -> Vec<u8> {
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// Requests a second that `clients` get answered, each on a connection of its own and one at a time.
+/// Returns requests per second of `clients`, each with its own connection and one request at a time.
 ///
-/// All clients share one thread, away from the server's: they come and go as others' would.
+/// All clients share one thread, separate from those of the server.
 pub(crate) async fn measure_requests(
     address: SocketAddr,
     request: Vec<u8>,
@@ -44,22 +44,22 @@ async fn run_clients(address: SocketAddr, request: Vec<u8>, clients: usize, time
         let request = request.clone();
         tokio::task::spawn_local(async move {
             let mut client = HttpClient::connect(address).await?;
-            let mut answered = 0_u64;
+            let mut responses = 0_u64;
             while begin.elapsed() < time {
                 client.request(&request).await?;
-                answered += 1;
+                responses += 1;
             }
-            anyhow::Ok(answered)
+            anyhow::Ok(responses)
         })
     });
-    let mut answered = 0;
+    let mut responses = 0;
     for task in work.collect::<Vec<_>>() {
-        answered += task.await??;
+        responses += task.await??;
     }
-    Ok(answered as f64 / begin.elapsed().as_secs_f64())
+    Ok(responses as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// A connection kept open.
+/// An open connection.
 pub(crate) struct HttpClient {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -72,51 +72,51 @@ impl HttpClient {
         Ok(HttpClient { stream, buffer: vec![0; RESPONSE_BUFFER_BYTES] })
     }
 
-    /// Sends, reads the whole answer, and gives its body.
+    /// Sends a request, reads the whole response and returns its body.
     pub(crate) async fn request(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.send(request).await?;
-        let (mut read, mut whole) = (0, None);
+        let (mut read, mut range) = (0, None);
         loop {
             if read == self.buffer.len() {
-                ensure!(read < RESPONSE_BYTES_MAX, "the answer has no end");
+                ensure!(read < RESPONSE_BYTES_MAX, "the response is too large");
                 self.buffer.resize(read * 2, 0);
             }
-            let more = self.stream.read(&mut self.buffer[read..]).await?;
-            ensure!(more > 0, "the server has hung up");
-            read += more;
-            whole = match whole {
+            let bytes = self.stream.read(&mut self.buffer[read..]).await?;
+            ensure!(bytes > 0, "the server has hung up");
+            read += bytes;
+            range = match range {
                 None => body_range(&self.buffer[..read])?,
-                known => known,
+                Some(range) => Some(range),
             };
-            match whole {
+            match range {
                 Some((head, end)) if read >= end => return Ok(&self.buffer[head..end]),
                 _ => {}
             }
         }
     }
 
-    /// Sends, and leaves the answer for later.
+    /// Sends a request without reading the response.
     pub(crate) async fn send(&mut self, request: &[u8]) -> Result<()> {
         Ok(self.stream.write_all(request).await?)
     }
 
-    /// Waits until something of an answer is there.
+    /// Waits for the first bytes of a response.
     pub(crate) async fn wait_for_response(&self) -> Result<()> {
         self.stream.readable().await?;
         Ok(())
     }
 }
 
-/// Where the body of an answer begins and ends, once its head is there.
-fn body_range(answer: &[u8]) -> Result<Option<(usize, usize)>> {
+/// Returns the start and the end of the body of a response, once its head is complete.
+fn body_range(response: &[u8]) -> Result<Option<(usize, usize)>> {
     const LENGTH: &[u8] = b"\r\ncontent-length: ";
-    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
+    let Some(end) = response.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
-    let head = &answer[..end];
-    ensure!(head.starts_with(b"HTTP/1.1 20"), "refused: {}", String::from_utf8_lossy(answer));
-    let at = head.windows(LENGTH.len()).position(|at| at == LENGTH).context("no length")?;
-    let digits = head[at + LENGTH.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+    let head = &response[..end];
+    ensure!(head.starts_with(b"HTTP/1.1 20"), "refused: {}", String::from_utf8_lossy(response));
+    let index = head.windows(LENGTH.len()).position(|window| window == LENGTH).context("no length")?;
+    let digits = head[index + LENGTH.len()..].iter().take_while(|byte| byte.is_ascii_digit());
     let len = digits.fold(0, |len, digit| len * 10 + usize::from(digit - b'0'));
     Ok(Some((end + 4, end + 4 + len)))
 }
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn body_range_follows_content_length() {
-        let answer = b"HTTP/1.1 201 Created\r\nx: y\r\ncontent-length: 12\r\n\r\n{\"id\":\"abc\"}";
-        let (head, end) = body_range(answer).expect("good").expect("whole");
-        assert_eq!((&answer[head..end], end), (&b"{\"id\":\"abc\"}"[..], answer.len()));
+        let response = b"HTTP/1.1 201 Created\r\nx: y\r\ncontent-length: 12\r\n\r\n{\"id\":\"abc\"}";
+        let (head, end) = body_range(response).expect("good").expect("whole");
+        assert_eq!((&response[head..end], end), (&b"{\"id\":\"abc\"}"[..], response.len()));
         assert!(body_range(b"HTTP/1.1 201 Created\r\ncontent-le").expect("so far").is_none());
         assert!(body_range(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
     }

@@ -1,4 +1,4 @@
-//! Whole lives over HTTP: pushed, claimed, settled by workers that know nothing but requests.
+//! Lifecycles over HTTP: pushed, claimed and settled by workers that only send requests.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -17,52 +17,52 @@ use crate::lifecycle::{BATCHES_IN_FLIGHT_MAX, measure_lifecycles};
 use crate::report::{ReportLine, Unit};
 use crate::stats::Comparison;
 
-/// Jobs in one push, one claim and one settle.
+/// Jobs per push, claim and settle.
 const BATCH_JOBS: usize = 100;
-/// Workers, each with one request at a time: while one settles, another claims.
+/// Workers with one request at a time: while one settles, another claims.
 const WORKERS: usize = 2;
 /// How long a claim waits for a job.
 const WAIT_MS: u64 = 200;
 
-/// One round of both sides, each on a file of its own.
+/// Runs one round of both sides, each on its own file.
 pub(super) async fn run_round(dir: &Path, time: Duration, pair: &mut Comparison) -> Result<()> {
-    let duly = open_store(&dir.join("life.db"), KEEP_NONE).await?;
-    let site = TestServer::start(&duly, 2 * WORKERS).await?;
-    let (address, push) = (site.address, site.push_request(BATCH_JOBS));
-    // On a thread of their own, as the clients of pushes are.
+    let duly = open_store(&dir.join("http.db"), KEEP_NONE).await?;
+    let server = TestServer::start(&duly, 2 * WORKERS).await?;
+    let (address, push) = (server.address, server.push_request(BATCH_JOBS));
+    // On a separate thread, like the clients that push.
     let ours = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         tokio::task::LocalSet::new().block_on(&runtime, measure_over_http(address, push, time))
     });
     let ours = ours.await??;
-    drop((site, duly));
+    drop((server, duly));
     pair.record(ours, measure_lifecycles(&dir.join("library.db"), KEEP_NONE, BATCH_JOBS, time).await?);
     Ok(())
 }
 
 pub(super) fn report_line(pair: &Comparison) -> ReportLine {
-    ReportLine::comparison(GROUP, format!("life, batch {BATCH_JOBS}"), Unit::PerSecond, "library", pair)
+    ReportLine::comparison(GROUP, format!("lifecycle, batch {BATCH_JOBS}"), Unit::PerSecond, "library", pair)
 }
 
-/// How far a round has come.
+/// The progress of a round.
 struct RoundState {
     started: Instant,
-    /// One permit for each settled job that nobody has pushed another for.
+    /// One permit for each settled job that has not been replaced by a push.
     settled: Semaphore,
     settled_count: Cell<usize>,
-    /// How many were pushed in all, once the last was.
+    /// The number of pushed jobs, after the last push.
     pushed_total: Cell<Option<usize>>,
     duration: RefCell<Duration>,
 }
 
 impl RoundState {
-    /// Also if a worker has failed: what it held is settled by nobody.
+    /// Returns true if all jobs are settled, or if a worker failed and its jobs never will be.
     fn is_over(&self) -> bool {
         self.settled.is_closed() || self.pushed_total.get().is_some_and(|pushed| self.settled_count.get() >= pushed)
     }
 }
 
-/// Lives a second, from the first push to the last settle; the one who pushes is never far ahead.
+/// Returns lifecycles per second, from the first push to the last settle; pushes are at most a few batches ahead.
 async fn measure_over_http(address: SocketAddr, push: Vec<u8>, time: Duration) -> Result<f64> {
     let round = Rc::new(RoundState {
         started: Instant::now(),
@@ -106,13 +106,13 @@ struct ClaimedJob<'a> {
     fence: u64,
 }
 
-/// Works; a worker that fails ends the round, so that nobody waits for what it would have settled.
+/// Runs a worker; its failure ends the round, because its jobs are never settled.
 async fn run_worker(address: SocketAddr, round: Rc<RoundState>) -> Result<()> {
-    let worked = claim_and_ack(address, &round).await;
-    if worked.is_err() {
+    let result = claim_and_ack(address, &round).await;
+    if result.is_err() {
         round.settled.close();
     }
-    worked
+    result
 }
 
 /// Joins, then claims and acks until the round is over.
@@ -129,8 +129,8 @@ async fn claim_and_ack(address: SocketAddr, round: &RoundState) -> Result<()> {
         if jobs == 0 {
             continue;
         }
-        let end = |job: &ClaimedJob<'_>| format!(r#"{{"id":"{}","fence":{},"outcome":"ack"}}"#, job.id, job.fence);
-        let ends: Vec<String> = claimed.jobs.iter().map(end).collect();
+        let to_json = |job: &ClaimedJob<'_>| format!(r#"{{"id":"{}","fence":{},"outcome":"ack"}}"#, job.id, job.fence);
+        let ends: Vec<String> = claimed.jobs.iter().map(to_json).collect();
         let body = format!(r#"{{"ends":[{}]}}"#, ends.join(","));
         let settle = build_request(address, "POST", &format!("{path}/settle"), &body);
         ensure!(client.request(&settle).await? == br#"{"lost":[]}"#, "a job was lost");

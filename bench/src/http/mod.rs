@@ -1,7 +1,7 @@
-//! Over HTTP beside the library, on the same store: single pushes of many clients, bulk pushes, whole lives,
-//! and what it costs to wait.
+//! HTTP compared to the library on the same store: single pushes of many clients, bulk pushes, lifecycles,
+//! and idle connections.
 //!
-//! Clients and server are one process here, so what clients cost counts against the server.
+//! Clients and server share one process, so the cost of the clients counts against the server.
 
 mod client;
 mod idle;
@@ -20,29 +20,30 @@ use crate::report::{ReportLine, Unit};
 use crate::stats::Comparison;
 
 const GROUP: &str = "http";
-/// Clients that push at the same time, each on a connection kept open.
+/// Clients that push concurrently, each on an open connection.
 const CLIENTS: usize = 64;
-/// Jobs pushed before the measuring begins.
+/// Jobs before the measurement begins.
 const WARMUP_JOBS: usize = 20_000;
-/// Goals: half of the library's single pushes or so many a second; eight tenths of its bulk pushes.
+/// Goals: this rate or this ratio of the library's single pushes, and this ratio of its bulk pushes.
 const GOAL_SINGLE_PUSHES_PER_SECOND: f64 = 30_000.0;
 const GOAL_SINGLE_PUSH_RATIO: f64 = 0.5;
 const GOAL_BULK_PUSH_RATIO: f64 = 0.8;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let (mut singles, mut bulks, mut lives) = (Comparison::default(), Comparison::default(), Comparison::default());
-    for round in 0..setting.round_count() {
-        let dir = setting.fresh_dir(GROUP)?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let (mut singles, mut bulks, mut lifecycles) =
+        (Comparison::default(), Comparison::default(), Comparison::default());
+    for round in 0..config.round_count() {
+        let dir = config.fresh_dir(GROUP)?;
         let duly = open_store(&dir.join("duly.db"), KEEP_NONE).await?;
         push_jobs(&duly, WARMUP_JOBS, || Noop::new().into()).await?;
-        let site = TestServer::start(&duly, 2 * CLIENTS).await?;
-        let theirs = measure_library_pushes(&duly, setting.round_duration(), CLIENTS, 1).await?;
-        singles.record(site.measure_pushes(setting.round_duration(), CLIENTS, 1).await?, theirs);
-        let theirs = measure_library_pushes(&duly, setting.round_duration(), 1, BULK_JOBS).await?;
-        bulks.record(site.measure_pushes(setting.round_duration(), 1, BULK_JOBS).await?, theirs);
-        drop((site, duly));
-        lifecycle::run_round(&dir, setting.round_duration(), &mut lives).await?;
-        eprintln!("http: round {} of {}", round + 1, setting.round_count());
+        let server = TestServer::start(&duly, 2 * CLIENTS).await?;
+        let theirs = measure_library_pushes(&duly, config.round_duration(), CLIENTS, 1).await?;
+        singles.record(server.measure_pushes(config.round_duration(), CLIENTS, 1).await?, theirs);
+        let theirs = measure_library_pushes(&duly, config.round_duration(), 1, BULK_JOBS).await?;
+        bulks.record(server.measure_pushes(config.round_duration(), 1, BULK_JOBS).await?, theirs);
+        drop((server, duly));
+        lifecycle::run_round(&dir, config.round_duration(), &mut lifecycles).await?;
+        eprintln!("http: round {} of {}", round + 1, config.round_count());
     }
     let single =
         ReportLine::comparison(GROUP, format!("push, {CLIENTS} clients"), Unit::PerSecond, "library", &singles);
@@ -52,22 +53,22 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
     let mut lines = vec![
         single.with_goal(format!(">= {GOAL_SINGLE_PUSH_RATIO}x or 30k/s"), met),
         bulk.ratio_at_least(GOAL_BULK_PUSH_RATIO),
-        lifecycle::report_line(&lives),
+        lifecycle::report_line(&lifecycles),
     ];
-    lines.extend(idle::run(setting).await?);
+    lines.extend(idle::run(config).await?);
     Ok(lines)
 }
 
-/// Jobs a second through the library.
-async fn measure_library_pushes(duly: &Duly, time: Duration, tasks: usize, each: usize) -> Result<f64> {
+/// Returns jobs per second through the library.
+async fn measure_library_pushes(duly: &Duly, time: Duration, tasks: usize, batch: usize) -> Result<f64> {
     let begin = Instant::now();
     let work = (0..tasks).map(|_| {
         let duly = duly.clone();
         tokio::spawn(async move {
             let mut jobs = 0;
             while begin.elapsed() < time {
-                duly.push_all((0..each).map(|_| Noop::new())).await?;
-                jobs += each;
+                duly.push_all((0..batch).map(|_| Noop::new())).await?;
+                jobs += batch;
             }
             anyhow::Ok(jobs)
         })
@@ -79,7 +80,7 @@ async fn measure_library_pushes(duly: &Duly, time: Duration, tasks: usize, each:
     Ok(jobs as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// A server on a free port, until it is dropped.
+/// A server on a free port; dropping it stops the server.
 struct TestServer {
     address: SocketAddr,
     stop: CancellationToken,
@@ -99,12 +100,12 @@ impl TestServer {
         Ok(TestServer { address, stop })
     }
 
-    /// Jobs a second over HTTP.
-    async fn measure_pushes(&self, time: Duration, clients: usize, each: usize) -> Result<f64> {
-        Ok(measure_requests(self.address, self.push_request(each), clients, time).await? * each as f64)
+    /// Returns jobs per second over HTTP.
+    async fn measure_pushes(&self, time: Duration, clients: usize, batch: usize) -> Result<f64> {
+        Ok(measure_requests(self.address, self.push_request(batch), clients, time).await? * batch as f64)
     }
 
-    /// A request that pushes so many jobs.
+    /// Returns a request that pushes this many jobs.
     fn push_request(&self, jobs: usize) -> Vec<u8> {
         let job = format!(r#"{{"kind":"noop","args":{}}}"#, noop_args());
         match jobs {

@@ -1,6 +1,6 @@
-//! The floor: LPUSH and RPOP of the same bytes through the same client, one request at a time on each connection, nothing else.
+//! The baseline: LPUSH and RPOP of the same bytes through the same client, one request at a time per connection.
 //!
-//! It loses what it has popped if it is killed, so it is no job system; whatever duly adds shows as the ratio to this.
+//! It is not a job system: a killed process loses its popped jobs. The ratio to it is the overhead of duly.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ impl RedisBaseline {
         Ok(RedisBaseline { conn, args: noop_args() })
     }
 
-    /// Pushes a second, each awaited.
+    /// Returns pushes per second, each awaited.
     pub(super) async fn measure_single_pushes(&mut self, jobs: usize) -> Result<f64> {
         let begin = Instant::now();
         for _ in 0..jobs {
@@ -34,16 +34,16 @@ impl RedisBaseline {
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// Jobs a second, pushed many at a time.
+    /// Returns jobs per second, pushed in bulk.
     pub(super) async fn measure_bulk_pushes(&mut self, jobs: usize) -> Result<f64> {
         let begin = Instant::now();
-        for at in (0..jobs).step_by(BULK_JOBS) {
-            self.push(BULK_JOBS.min(jobs - at)).await?;
+        for pushed in (0..jobs).step_by(BULK_JOBS) {
+            self.push(BULK_JOBS.min(jobs - pushed)).await?;
         }
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// Pushes and pops so many jobs, `batch` at a time, each awaited.
+    /// Pushes and pops this many jobs, `batch` at a time, each batch awaited.
     pub(super) async fn push_and_pop(&mut self, batch: usize, jobs: usize) -> Result<()> {
         for _ in 0..jobs / batch {
             self.push(batch).await?;

@@ -1,4 +1,4 @@
-//! Cron on a server: the same figures as in a file.
+//! Cron on Redis: the same measurements as on SQLite.
 
 use anyhow::Result;
 
@@ -8,11 +8,11 @@ use crate::config::{BenchConfig, DEFAULTS};
 use crate::cron::measure;
 use crate::report::ReportLine;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let server = RedisServer::start().await?;
     let duly = duly_side::open(&server, DEFAULTS).await?;
     let child = duly_side::start_worker(&server, DEFAULTS)?;
-    let lines = measure("redis-cron", setting, &duly, &child).await?;
+    let lines = measure("redis-cron", config, &duly, &child).await?;
     child.kill()?;
     Ok(lines)
 }

@@ -1,4 +1,4 @@
-//! Drains: a worker starts and runs what waits, until the last job is recorded as done.
+//! Drains: a worker starts and runs all waiting jobs until the last is recorded as done.
 
 use anyhow::Result;
 
@@ -13,12 +13,12 @@ const GROUP: &str = "redis-drain";
 const DRAINED_JOBS: usize = 100_000;
 const GOAL_RATIO: f64 = 5.0;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let peers = RedisPeer::prepare_all(setting)?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(config)?;
     let server = RedisServer::start().await?;
-    let jobs = if setting.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
+    let jobs = if config.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
     let mut drains = new_comparisons(&peers);
-    for round in 0..round_count(setting) {
+    for round in 0..round_count(config) {
         let duly = duly_side::open(&server, KEEP_NONE).await?;
         duly_side::measure_bulk_pushes(&duly, jobs).await?;
         let ours = duly_side::measure_drain(&duly, jobs).await?;
@@ -28,7 +28,7 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
             pair.record(ours, peer.drain(&server, peer.drain_jobs)?.per_s);
         }
         server.flush().await?;
-        print_round(GROUP, setting, round);
+        print_round(GROUP, config, round);
     }
     let drain = LineSpec { group: GROUP, name: "drain", unit: Unit::PerSecond };
     Ok(compare_with_peers(drain, RatioGoal::AtLeast(GOAL_RATIO), &peers, &drains, |peer| peer.can_drain_all))

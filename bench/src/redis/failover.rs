@@ -1,4 +1,4 @@
-//! Failover: a worker is killed with -9 while another lives. When has the last of its jobs started there?
+//! Failover: a worker is killed with SIGKILL while another runs. Measures when the last of its jobs starts there.
 
 use std::time::{Duration, Instant};
 
@@ -16,25 +16,25 @@ use crate::stats::Samples;
 const GROUP: &str = "redis-failover";
 /// Jobs that the killed worker holds.
 const HELD_JOBS: usize = 5;
-/// How long they run: longer than anybody waits here.
+/// The duration of these jobs: longer than any wait.
 const JOB_DURATION: Duration = Duration::from_secs(1_200);
-/// Jobs at once in each worker.
+/// The concurrency of each worker.
 const CONCURRENCY: usize = 10;
-/// How long the other worker has lived when the first is killed: longer than a lease, and than most peers' beats.
+/// How long the other worker runs before the kill: longer than a lease and than the heartbeats of most peers.
 const OVERLAP_DURATION: Duration = Duration::from_secs(6);
-/// Longest wait for duly.
+/// The longest wait for duly.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait for a peer: the slowest that we know of takes 300 s.
+/// The longest wait for a peer; the slowest known peer takes 300 s.
 const PEER_START_TIMEOUT: Duration = Duration::from_secs(330);
-/// Leases with their options, and by when all jobs have started.
+/// Leases with their options, and the goal in seconds.
 const LEASES: [(&str, &str, f64); 2] = [("defaults", "", 3.5), ("lease=1s", "&lease=1s", 1.5)];
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let server = RedisServer::start().await?;
     let mut ours = Vec::new();
     for (name, options, goal) in LEASES {
         let mut seconds = Samples::default();
-        for _ in 0..round_count(setting) {
+        for _ in 0..round_count(config) {
             seconds.record(measure_duly(&server, options).await?);
             server.flush().await?;
         }
@@ -43,7 +43,7 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
     }
     let defaults = ours[0].clone();
     let mut lines = ours;
-    for (name, seconds) in measure_peers(setting).await? {
+    for (name, seconds) in measure_peers(config).await? {
         lines.push(ReportLine { goal: None, ..defaults.clone() }.compared_to(name, seconds));
     }
     Ok(lines)
@@ -58,10 +58,11 @@ async fn measure_duly(server: &RedisServer, options: &str) -> Result<f64> {
     measure_takeover(first, &other, START_TIMEOUT)
 }
 
-/// All peers at the same time, each on a server of its own: they do nothing but wait.
-/// Infinite if some job has not started until patience ends.
-pub(super) async fn measure_peers(setting: &BenchConfig) -> Result<Vec<(&'static str, f64)>> {
-    let peers = RedisPeer::prepare_all(setting)?;
+/// Measures all peers concurrently, each on its own server: they only wait.
+///
+/// Infinite if a job has not started before the timeout.
+pub(super) async fn measure_peers(config: &BenchConfig) -> Result<Vec<(&'static str, f64)>> {
+    let peers = RedisPeer::prepare_all(config)?;
     let mut servers = Vec::new();
     for _ in &peers {
         servers.push(RedisServer::start().await?);
@@ -97,13 +98,13 @@ fn wait_for_starts(worker: &BenchProcess) -> Result<()> {
     Ok(())
 }
 
-fn measure_takeover(first: BenchProcess, other: &BenchProcess, patience: Duration) -> Result<f64> {
+fn measure_takeover(first: BenchProcess, other: &BenchProcess, timeout: Duration) -> Result<f64> {
     std::thread::sleep(OVERLAP_DURATION);
     ensure!(other.next_start_within(Duration::ZERO)?.is_none(), "a job runs in two places");
     let begin = Instant::now();
     first.kill()?;
     for _ in 0..HELD_JOBS {
-        if other.next_start_within(patience.saturating_sub(begin.elapsed()))?.is_none() {
+        if other.next_start_within(timeout.saturating_sub(begin.elapsed()))?.is_none() {
             return Ok(f64::INFINITY);
         }
     }

@@ -1,4 +1,4 @@
-//! What the history costs on a server: whole lives with it and without, in turn.
+//! The cost of the history on Redis: lifecycles with and without it, in alternation.
 
 use std::time::Instant;
 
@@ -15,45 +15,45 @@ const GROUP: &str = "redis-history";
 const WITHOUT_HISTORY: &str = "&keep=0&history=off";
 const WITH_HISTORY: &str = "&keep=0";
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let server = RedisServer::start().await?;
     let mut lines = Vec::new();
     for batch in BATCHES {
-        let (mut lives, mut cpu) = (Comparison::default(), Comparison::default());
-        for round in 0..round_count(setting) {
+        let (mut lifecycles, mut cpu) = (Comparison::default(), Comparison::default());
+        for round in 0..round_count(config) {
             let mut sides = [(WITH_HISTORY, (0.0, 0.0)), (WITHOUT_HISTORY, (0.0, 0.0))];
             if round % 2 == 1 {
                 sides.reverse();
             }
             for (options, measured) in &mut sides {
-                *measured = measure_lifecycles(&server, setting, options, batch).await?;
+                *measured = measure_lifecycles(&server, config, options, batch).await?;
             }
             sides.sort_by_key(|(options, _)| options.len());
             let [(_, with), (_, without)] = sides;
-            lives.record(with.0, without.0);
+            lifecycles.record(with.0, without.0);
             cpu.record(with.1, without.1);
         }
-        eprintln!("{GROUP}, batch {batch}: {} rounds", round_count(setting));
+        eprintln!("{GROUP}, batch {batch}: {} rounds", round_count(config));
         let line = |name: &str, unit, pair| {
             ReportLine::comparison(GROUP, format!("{name} with the history, batch {batch}"), unit, "history=off", pair)
         };
-        lines.push(line("life", Unit::PerSecond, &lives).ratio_at_least(GOAL_RATIO_MIN));
-        lines.push(line("Redis CPU per life", Unit::Micros, &cpu));
+        lines.push(line("lifecycle", Unit::PerSecond, &lifecycles).ratio_at_least(GOAL_RATIO_MIN));
+        lines.push(line("Redis CPU per lifecycle", Unit::Micros, &cpu));
     }
     Ok(lines)
 }
 
-/// Lives a second, and microseconds of the server's CPU for each.
+/// Returns lifecycles per second, and the microseconds of server CPU for each.
 async fn measure_lifecycles(
     server: &RedisServer,
-    setting: &BenchConfig,
+    config: &BenchConfig,
     options: &str,
     batch: usize,
 ) -> Result<(f64, f64)> {
     server.flush().await?;
     let duly = duly_side::open(server, options).await?;
     let (before, begin) = (server.cpu_time().await?, Instant::now());
-    let jobs = duly_side::run_lifecycles(&duly, batch, round_duration(setting)).await? as f64;
-    let took = begin.elapsed();
-    Ok((jobs / took.as_secs_f64(), (server.cpu_time().await? - before).as_secs_f64() * 1e6 / jobs))
+    let jobs = duly_side::run_lifecycles(&duly, batch, round_duration(config)).await? as f64;
+    let duration = begin.elapsed();
+    Ok((jobs / duration.as_secs_f64(), (server.cpu_time().await? - before).as_secs_f64() * 1e6 / jobs))
 }

@@ -1,4 +1,4 @@
-//! List on a server: as in a file.
+//! List on Redis: the same measurements as on SQLite.
 
 use anyhow::Result;
 
@@ -10,13 +10,13 @@ use crate::report::ReportLine;
 
 const GROUP: &str = "redis-list";
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let servers = [RedisServer::start().await?, RedisServer::start().await?];
     let mut stores = Vec::new();
-    for (server, size) in servers.iter().zip(store_sizes(setting)) {
+    for (server, size) in servers.iter().zip(store_sizes(config)) {
         let duly = duly_side::open(server, DEFAULTS).await?;
         fill_store(&duly, size).await?;
         stores.push(duly);
     }
-    measure(GROUP, setting, &stores).await
+    measure(GROUP, config, &stores).await
 }

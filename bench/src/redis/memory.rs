@@ -1,4 +1,4 @@
-//! Memory: what a queued job takes in Redis, and what a worker takes at its most.
+//! Memory: the bytes of a queued job in Redis, and the peak memory of a worker.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,24 +22,24 @@ const QUEUED_JOBS: usize = 100_000;
 const GOAL_PEER: &str = "Sidekiq";
 const GOAL_RATIO: f64 = 1.3;
 const GOAL_RSS_MB: f64 = 15.0;
-/// Longest wait for the child to run all jobs.
+/// The longest wait for the child to run all jobs.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let peers = RedisPeer::prepare_all(setting)?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(config)?;
     let server = RedisServer::start().await?;
-    let jobs = if setting.is_quick { QUEUED_JOBS / 10 } else { QUEUED_JOBS };
+    let jobs = if config.is_quick { QUEUED_JOBS / 10 } else { QUEUED_JOBS };
     let duly = duly_side::open(&server, KEEP_NONE).await?;
     let empty = server.memory_bytes().await?;
     duly_side::measure_bulk_pushes(&duly, jobs).await?;
     let ours = (server.memory_bytes().await? - empty) / jobs as f64;
     let rss = measure_worker_rss_mb(&server, &duly).await?;
     let (mut queued, mut workers) = (new_comparisons(&peers), new_comparisons(&peers));
-    for (at, peer) in peers.iter().enumerate() {
-        queued[at].record(ours, measure_bytes_per_job(&server, peer, jobs).await?);
+    for (index, peer) in peers.iter().enumerate() {
+        queued[index].record(ours, measure_bytes_per_job(&server, peer, jobs).await?);
         server.flush().await?;
         peer.push(&server, peer.drain_jobs)?;
-        workers[at].record(rss, peer.drain(&server, peer.drain_jobs)?.rss_mb);
+        workers[index].record(rss, peer.drain(&server, peer.drain_jobs)?.rss_mb);
     }
     let bytes = LineSpec { group: GROUP, name: "Redis memory per queued job", unit: Unit::Bytes };
     let mut lines =
@@ -61,7 +61,7 @@ pub(super) async fn measure_bytes_per_job(server: &RedisServer, peer: &RedisPeer
     Ok((server.memory_bytes().await? - empty) / jobs as f64)
 }
 
-/// The most memory of a worker in a process of its own that has run all that waits.
+/// Returns the peak memory of a worker in another process that has run all waiting jobs.
 async fn measure_worker_rss_mb(server: &RedisServer, duly: &Duly) -> Result<f64> {
     let child =
         BenchProcess::spawn(Command::new(build_worker_program()?).arg(duly_side::url(server, KEEP_NONE)), "joined")?;
@@ -77,15 +77,15 @@ async fn measure_worker_rss_mb(server: &RedisServer, duly: &Duly) -> Result<f64>
     Ok(rss)
 }
 
-/// A program that is a worker and nothing else, as the peers' are: in ours everything that is measured here would count too.
+/// Builds a program with only a worker, like those of the peers: this program would include all measurements.
 fn build_worker_program() -> Result<PathBuf> {
-    let beside = std::env::current_exe()?.with_file_name("worker");
-    let target = beside.ancestors().nth(2).context("we are in a directory of cargo's")?;
+    let program = std::env::current_exe()?.with_file_name("worker");
+    let target = program.ancestors().nth(2).context("this program is not in a target directory of cargo")?;
     let built = cargo_command()
         .args(["build", "--release", "--locked", "--bin", "worker"])
         .env("CARGO_TARGET_DIR", target)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
         .status()?;
     ensure!(built.success(), "the worker could not be built");
-    Ok(beside)
+    Ok(program)
 }

@@ -1,4 +1,4 @@
-//! The same on Redis: duly beside its peers and beside bare commands, all on a server of our own.
+//! Measurements on Redis: duly compared to its peers and to bare commands, on a private server.
 
 mod baseline;
 mod call;
@@ -28,8 +28,8 @@ pub(crate) use drain::run as drain;
 pub(crate) use failover::run as failover;
 pub(crate) use growth::run as growth;
 pub(crate) use history::run as history;
-pub(crate) use lateness::run as late;
-pub(crate) use lifecycle::run as life;
+pub(crate) use lateness::run as lateness;
+pub(crate) use lifecycle::run as lifecycle;
 pub(crate) use list::run as list;
 pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
@@ -44,36 +44,36 @@ use crate::redis::peers::RedisPeer;
 use crate::report::{ReportLine, Unit};
 use crate::stats::Comparison;
 
-/// A peer's round takes many seconds: fewer of them.
+/// Fewer rounds: one of a peer takes many seconds.
 const ROUNDS_MAX: usize = 3;
 
-fn round_count(setting: &BenchConfig) -> usize {
-    setting.round_count().min(ROUNDS_MAX)
+fn round_count(config: &BenchConfig) -> usize {
+    config.round_count().min(ROUNDS_MAX)
 }
 
-fn print_round(group: &str, setting: &BenchConfig, round: usize) {
-    eprintln!("{group}: round {} of {}", round + 1, round_count(setting));
+fn print_round(group: &str, config: &BenchConfig, round: usize) {
+    eprintln!("{group}: round {} of {}", round + 1, round_count(config));
 }
 
-/// How duly should stand to the best peer.
+/// The goal for the ratio of duly to the best peer.
 #[derive(Clone, Copy)]
 enum RatioGoal {
-    /// More is better: at least so many times the most that a peer has.
+    /// More is better: at least this ratio to the largest figure.
     AtLeast(f64),
-    /// Less is better: at most so many times the least that a peer has.
+    /// Less is better: at most this ratio to the smallest figure.
     AtMost(f64),
 }
 
-/// A line against each peer; the goal counts against the best of those that may set it.
+/// Returns a line for each peer; the goal applies to the best peer for which `sets_goal` returns true.
 fn compare_with_peers(
     lines: LineSpec<'_>,
     goal: RatioGoal,
     peers: &[RedisPeer],
     pairs: &[Comparison],
-    may: impl Fn(&RedisPeer) -> bool,
+    sets_goal: impl Fn(&RedisPeer) -> bool,
 ) -> Vec<ReportLine> {
     let sides = || peers.iter().zip(pairs);
-    let candidates = sides().filter(|(peer, _)| may(peer)).map(|(peer, pair)| (peer.name, pair.theirs.median()));
+    let candidates = sides().filter(|(peer, _)| sets_goal(peer)).map(|(peer, pair)| (peer.name, pair.theirs.median()));
     let best = match goal {
         RatioGoal::AtLeast(_) => candidates.max_by(|a, b| a.1.total_cmp(&b.1)),
         RatioGoal::AtMost(_) => candidates.min_by(|a, b| a.1.total_cmp(&b.1)),
@@ -90,7 +90,7 @@ fn compare_with_peers(
         .collect()
 }
 
-/// What lines against several peers share.
+/// The common parts of the lines for several peers.
 #[derive(Clone, Copy)]
 struct LineSpec<'a> {
     group: &'static str,
@@ -98,7 +98,7 @@ struct LineSpec<'a> {
     unit: Unit,
 }
 
-/// A pair for each peer.
+/// Returns an empty comparison for each peer.
 fn new_comparisons(peers: &[RedisPeer]) -> Vec<Comparison> {
     peers.iter().map(|_| Comparison::default()).collect()
 }

@@ -1,4 +1,4 @@
-//! The peers on Redis: each a program of its own below `peers/`, all with one command line (`peers/README.md`).
+//! The peers on Redis: separate programs below `peers/` with a common command line (`peers/README.md`).
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,16 +13,16 @@ use crate::child::BenchProcess;
 use crate::config::{ARGS_BYTES, BenchConfig};
 use crate::peers::build_peer;
 
-/// Jobs of a peer's drain.
+/// Jobs per drain of a peer.
 const DRAIN_JOBS: usize = 100_000;
-/// Jobs of a slow peer's drain.
+/// Jobs per drain of a slow peer.
 const SLOW_DRAIN_JOBS: usize = 30_000;
-/// What apalis-redis can have waiting at most is 7,999 jobs: with more its worker ends with an error.
+/// apalis-redis supports at most 7,999 waiting jobs: with more, its worker ends with an error.
 const APALIS_DRAIN_JOBS: usize = 7_000;
-/// A smoke run takes so many times fewer.
+/// A smoke run divides the number of jobs by this.
 const QUICK_DIVISOR: usize = 20;
 
-/// What a peer prints; what a verb does not measure is not there.
+/// The output of a peer; figures that a verb does not measure are absent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RedisPeerFigures {
@@ -37,26 +37,26 @@ pub(super) struct RedisPeerFigures {
 /// A peer that is ready to run.
 pub(super) struct RedisPeer {
     pub(super) name: &'static str,
-    /// Jobs at once with which it drains fastest.
+    /// The concurrency of its fastest drain.
     pub(super) concurrency: usize,
-    /// Jobs that it drains.
+    /// Jobs per drain.
     pub(super) drain_jobs: usize,
-    /// Whether it can have 100,000 jobs waiting, as a goal wants.
+    /// Whether it supports the 100,000 waiting jobs of the goal.
     pub(super) can_drain_all: bool,
     command_line: Vec<OsString>,
 }
 
 impl RedisPeer {
-    /// Builds what is to be built and installs what is to be installed, once.
-    pub(super) fn prepare_all(setting: &BenchConfig) -> Result<Vec<RedisPeer>> {
+    /// Builds and installs the peers if necessary.
+    pub(super) fn prepare_all(config: &BenchConfig) -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let fewer = if setting.is_quick { QUICK_DIVISOR } else { 1 };
-        let peer = |name, concurrency, jobs: usize, words: Vec<OsString>| RedisPeer {
+        let divisor = if config.is_quick { QUICK_DIVISOR } else { 1 };
+        let peer = |name, concurrency, jobs: usize, command_line: Vec<OsString>| RedisPeer {
             name,
             concurrency,
-            drain_jobs: jobs / fewer,
+            drain_jobs: jobs / divisor,
             can_drain_all: jobs == DRAIN_JOBS,
-            command_line: words,
+            command_line,
         };
         Ok(vec![
             peer("Sidekiq", 5, SLOW_DRAIN_JOBS, ruby_command_line(&dir.join("sidekiq"))?),
@@ -68,15 +68,15 @@ impl RedisPeer {
         ])
     }
 
-    /// Sidekiq, and what else works its keys, each with as many jobs as is asked for.
+    /// Prepares Sidekiq and the peers that use its keys.
     pub(super) fn prepare_sidekiqs() -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let peer = |name, concurrency, words| RedisPeer {
+        let peer = |name, concurrency, command_line| RedisPeer {
             name,
             concurrency,
             drain_jobs: DRAIN_JOBS,
             can_drain_all: true,
-            command_line: words,
+            command_line,
         };
         Ok(vec![
             peer("Sidekiq", 5, ruby_command_line(&dir.join("sidekiq"))?),
@@ -84,11 +84,11 @@ impl RedisPeer {
         ])
     }
 
-    /// Those that lock. They run no jobs.
+    /// Prepares the peers that provide locks; they run no jobs.
     pub(super) fn prepare_lockers() -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let peer =
-            |name, words| RedisPeer { name, concurrency: 0, drain_jobs: 0, can_drain_all: false, command_line: words };
+            |name, command_line| RedisPeer { name, concurrency: 0, drain_jobs: 0, can_drain_all: false, command_line };
         Ok(vec![
             peer("rslock", rust_command_line(&dir.join("rslock"))?),
             peer("node-redlock", node_command_line(&dir.join("node-redlock"))?),
@@ -98,31 +98,31 @@ impl RedisPeer {
     /// Runs a verb to its end.
     pub(super) fn run_verb(&self, server: &RedisServer, verb: &[&str]) -> Result<RedisPeerFigures> {
         let output = self.command(server).args(verb).output().with_context(|| format!("cannot start {}", self.name))?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} {} failed: {told}", self.name, verb.join(" "));
-        serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no figures: {told}", self.name))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} {} failed: {stderr}", self.name, verb.join(" "));
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no figures: {stderr}", self.name))
     }
 
     pub(super) fn push(&self, server: &RedisServer, jobs: usize) -> Result<RedisPeerFigures> {
         self.run_verb(server, &["push", &jobs.to_string()])
     }
 
-    /// Drains what was pushed before.
+    /// Drains the waiting jobs.
     pub(super) fn drain(&self, server: &RedisServer, jobs: usize) -> Result<RedisPeerFigures> {
         self.run_verb(server, &["drain", &jobs.to_string(), &self.concurrency.to_string()])
     }
 
-    /// A worker that tells the start of its jobs.
+    /// Starts a worker that reports the start of its jobs.
     pub(super) fn start_worker(&self, server: &RedisServer, concurrency: usize) -> Result<BenchProcess> {
         BenchProcess::spawn(self.command(server).args(["work", &concurrency.to_string()]), "ready")
     }
 
-    /// One that waits for a lock, which it also holds, until it is killed.
+    /// Starts a process that waits for a lock that it holds itself, until it is killed.
     pub(super) fn start_lock_waiter(&self, server: &RedisServer) -> Result<BenchProcess> {
         BenchProcess::spawn(self.command(server).arg("wait"), "ready")
     }
 
-    /// Pushes jobs that each tell their start and then run for so long.
+    /// Pushes jobs that report their start and then run for this duration.
     pub(super) fn push_holding_jobs(
         &self,
         server: &RedisServer,
@@ -139,29 +139,32 @@ impl RedisPeer {
     }
 }
 
-/// Debian's Sidekiq runs in Debian's Ruby, whatever other one may come first in the path.
+/// Uses Debian's Ruby for Debian's Sidekiq, even if PATH names another one first.
 fn ruby_command_line(dir: &Path) -> Result<Vec<OsString>> {
-    // Of its default of 256 MiB for compiled code it uses a few, but touches all.
-    let words: Vec<OsString> = ["/usr/bin/ruby", "--yjit", "--yjit-exec-mem-size=32"].map(OsString::from).into();
-    let works = Command::new(&words[0]).args(&words[1..]).args(["-e", "require 'sidekiq'; require 'hiredis'"]).output();
+    // YJIT touches all of its 256 MiB default for compiled code, but uses only a few.
+    let command_line: Vec<OsString> = ["/usr/bin/ruby", "--yjit", "--yjit-exec-mem-size=32"].map(OsString::from).into();
+    let works = Command::new(&command_line[0])
+        .args(&command_line[1..])
+        .args(["-e", "require 'sidekiq'; require 'hiredis'"])
+        .output();
     ensure!(works.is_ok_and(|output| output.status.success()), "Sidekiq is not here; {INSTALL_HINT}");
-    Ok([words, vec![dir.join("peer.rb").into()]].concat())
+    Ok([command_line, vec![dir.join("peer.rb").into()]].concat())
 }
 
 fn node_command_line(dir: &Path) -> Result<Vec<OsString>> {
-    // Written when all else is there.
+    // npm writes this file last.
     if !dir.join("node_modules/.package-lock.json").exists() {
         eprintln!("installing into {}", dir.display());
-        let got = Command::new("npm")
+        let installed = Command::new("npm")
             .args(["install", "--ignore-scripts", "--no-audit", "--no-fund"])
             .current_dir(dir)
             .output();
-        let got = got.with_context(|| format!("npm is not here; {INSTALL_HINT}"))?;
+        let installed = installed.with_context(|| format!("npm is not here; {INSTALL_HINT}"))?;
         ensure!(
-            got.status.success(),
+            installed.status.success(),
             "npm install in {} failed: {}",
             dir.display(),
-            String::from_utf8_lossy(&got.stderr)
+            String::from_utf8_lossy(&installed.stderr)
         );
     }
     Ok(vec!["node".into(), dir.join("peer.mjs").into()])

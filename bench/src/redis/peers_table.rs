@@ -1,4 +1,4 @@
-//! The peers alone, each figure once: what there is to be beaten on this machine.
+//! The figures of the peers alone, each measured once.
 
 use anyhow::Result;
 
@@ -18,19 +18,19 @@ const SINGLE_PUSH_JOBS: usize = 10_000;
 const WAKE_JOBS: usize = 200;
 const IDLE_CONCURRENCY: usize = 10;
 
-/// Prints a table of its own, for duly is not in it, and answers no lines.
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let peers = RedisPeer::prepare_all(setting)?;
+/// Prints its own table, because it does not include duly, and returns no lines.
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(config)?;
     let server = RedisServer::start().await?;
-    let fewer = if setting.is_quick { 20 } else { 1 };
+    let divisor = if config.is_quick { 20 } else { 1 };
     let mut columns = Vec::new();
     for peer in &peers {
         eprintln!("redis-peers: {}", peer.name);
-        columns.push(measure_peer(setting, &server, peer, fewer).await?);
+        columns.push(measure_peer(config, &server, peer, divisor).await?);
     }
-    if !setting.is_quick {
+    if !config.is_quick {
         eprintln!("redis-peers: failover");
-        for (column, (_, seconds)) in columns.iter_mut().zip(failover::measure_peers(setting).await?) {
+        for (column, (_, seconds)) in columns.iter_mut().zip(failover::measure_peers(config).await?) {
             column.push((
                 "killed worker's jobs have started elsewhere",
                 Figure::new("", seconds, Unit::Seconds).format_value(),
@@ -38,76 +38,81 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
         }
     }
     println!("\n{}", format_table(&peers, &columns));
-    println!("{}", measure_baseline(&server, fewer).await?);
+    println!("{}", measure_baseline(&server, divisor).await?);
     Ok(Vec::new())
 }
 
-/// Name and figure of each line.
+/// The name and the figure of each line.
 type PeerColumn = Vec<(&'static str, String)>;
 
 async fn measure_peer(
-    setting: &BenchConfig,
+    config: &BenchConfig,
     server: &RedisServer,
     peer: &RedisPeer,
-    fewer: usize,
+    divisor: usize,
 ) -> Result<PeerColumn> {
-    let shown = |value, unit| Figure::new("", value, unit).format_value();
+    let format = |value, unit| Figure::new("", value, unit).format_value();
     server.flush().await?;
-    let one = peer.run_verb(server, &["push-one", &(SINGLE_PUSH_JOBS / fewer).to_string()])?;
-    let bytes = measure_bytes_per_job(server, peer, BULK_JOBS / fewer).await?;
+    let one = peer.run_verb(server, &["push-one", &(SINGLE_PUSH_JOBS / divisor).to_string()])?;
+    let bytes = measure_bytes_per_job(server, peer, BULK_JOBS / divisor).await?;
     server.flush().await?;
-    let bulk = peer.push(server, BULK_JOBS / fewer)?;
+    let bulk = peer.push(server, BULK_JOBS / divisor)?;
     server.flush().await?;
     peer.push(server, peer.drain_jobs)?;
     let drain = peer.drain(server, peer.drain_jobs)?;
     let micros = measure_peer_micros(server, peer).await?;
     server.flush().await?;
-    let wake = peer.run_verb(server, &["idle-latency", &(WAKE_JOBS / fewer).to_string()])?;
+    let wake = peer.run_verb(server, &["idle-latency", &(WAKE_JOBS / divisor).to_string()])?;
     server.flush().await?;
-    let late = peer.run_verb(server, &["late", &LATE_JOBS.to_string(), &LATE_SECONDS.to_string()])?;
+    let lateness = peer.run_verb(server, &["late", &LATE_JOBS.to_string(), &LATE_SECONDS.to_string()])?;
     server.flush().await?;
-    let requests = measure_idle_requests(setting, server, peer.start_worker(server, IDLE_CONCURRENCY)?).await?;
+    let requests = measure_idle_requests(config, server, peer.start_worker(server, IDLE_CONCURRENCY)?).await?;
     server.flush().await?;
     Ok(vec![
-        ("push, each awaited", shown(one.per_s, Unit::PerSecond)),
-        ("push in bulk", shown(bulk.per_s, Unit::PerSecond)),
+        ("push, each awaited", format(one.per_s, Unit::PerSecond)),
+        ("push in bulk", format(bulk.per_s, Unit::PerSecond)),
         (
             "drain",
-            format!("{} ({} jobs, {} at once)", shown(drain.per_s, Unit::PerSecond), peer.drain_jobs, peer.concurrency),
+            format!(
+                "{} ({} jobs, {} at once)",
+                format(drain.per_s, Unit::PerSecond),
+                peer.drain_jobs,
+                peer.concurrency
+            ),
         ),
-        ("Redis CPU per life", shown(micros, Unit::Micros)),
-        ("Redis memory per queued job", shown(bytes, Unit::Bytes)),
-        ("worker memory, most", shown(drain.rss_mb, Unit::Megabytes)),
-        ("push to start on an idle worker, p50", shown(wake.p50_ms, Unit::Millis)),
-        ("push to start on an idle worker, p99", shown(wake.p99_ms, Unit::Millis)),
+        ("Redis CPU per lifecycle", format(micros, Unit::Micros)),
+        ("Redis memory per queued job", format(bytes, Unit::Bytes)),
+        ("worker memory, most", format(drain.rss_mb, Unit::Megabytes)),
+        ("push to start on an idle worker, p50", format(wake.p50_ms, Unit::Millis)),
+        ("push to start on an idle worker, p99", format(wake.p99_ms, Unit::Millis)),
         (
             "start after its due moment, p50",
-            format!("{} ({} of {LATE_JOBS} ran)", shown(late.p50_ms, Unit::Millis), late.ran),
+            format!("{} ({} of {LATE_JOBS} ran)", format(lateness.p50_ms, Unit::Millis), lateness.ran),
         ),
-        ("start after its due moment, p99", shown(late.p99_ms, Unit::Millis)),
-        ("start after its due moment, earliest", shown(late.earliest_ms, Unit::Millis)),
-        ("requests of an idle worker", shown(requests, Unit::PerSecond)),
+        ("start after its due moment, p99", format(lateness.p99_ms, Unit::Millis)),
+        ("start after its due moment, earliest", format(lateness.earliest_ms, Unit::Millis)),
+        ("requests of an idle worker", format(requests, Unit::PerSecond)),
     ])
 }
 
-async fn measure_baseline(server: &RedisServer, fewer: usize) -> Result<String> {
+async fn measure_baseline(server: &RedisServer, divisor: usize) -> Result<String> {
     server.flush().await?;
-    let mut bare = RedisBaseline::connect(server).await?;
+    let mut baseline = RedisBaseline::connect(server).await?;
     let (one, bulk) = (
-        bare.measure_single_pushes(SINGLE_PUSH_JOBS / fewer).await?,
-        bare.measure_bulk_pushes(BULK_JOBS / fewer).await?,
+        baseline.measure_single_pushes(SINGLE_PUSH_JOBS / divisor).await?,
+        baseline.measure_bulk_pushes(BULK_JOBS / divisor).await?,
     );
-    let shown = |value| Figure::new("", value, Unit::PerSecond).format_value();
-    Ok(format!("bare LPUSH: {} each awaited, {} 1000 at a time", shown(one), shown(bulk)))
+    let format = |value| Figure::new("", value, Unit::PerSecond).format_value();
+    Ok(format!("bare LPUSH: {} each awaited, {} 1000 at a time", format(one), format(bulk)))
 }
 
-/// Markdown: a line for each figure, a column for each peer.
+/// Formats the table as Markdown: a line per figure, a column per peer.
 fn format_table(peers: &[RedisPeer], columns: &[PeerColumn]) -> String {
     let names: Vec<&str> = peers.iter().map(|peer| peer.name).collect();
-    let mut text = format!("| what | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
-    for at in 0..columns[0].len() {
-        let cells: Vec<&str> = columns.iter().map(|column| column[at].1.as_str()).collect();
-        text.push_str(&format!("| {} | {} |\n", columns[0][at].0, cells.join(" | ")));
+    let mut text = format!("| measurement | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for index in 0..columns[0].len() {
+        let cells: Vec<&str> = columns.iter().map(|column| column[index].1.as_str()).collect();
+        text.push_str(&format!("| {} | {} |\n", columns[0][index].0, cells.join(" | ")));
     }
     text
 }

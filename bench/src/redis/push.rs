@@ -1,4 +1,4 @@
-//! Pushes: awaited one by one, and in bulk.
+//! Pushes: single, each awaited, and in bulk.
 
 use anyhow::Result;
 
@@ -12,43 +12,43 @@ use crate::report::{ReportLine, Unit};
 use crate::stats::Comparison;
 
 const GROUP: &str = "redis-push";
-/// Jobs of a bulk round.
+/// Jobs per round of bulk pushes.
 const BULK_JOBS: usize = 100_000;
-/// Jobs of a round in which each is awaited.
+/// Jobs per round of single pushes.
 const SINGLE_PUSH_JOBS: usize = 10_000;
 const GOAL_BULK_RATIO: f64 = 2.5;
 const GOAL_SINGLE_RATIO: f64 = 0.7;
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
-    let peers = RedisPeer::prepare_all(setting)?;
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(config)?;
     let server = RedisServer::start().await?;
-    let (bulk_jobs, one_jobs) = if setting.is_quick { (5_000, 500) } else { (BULK_JOBS, SINGLE_PUSH_JOBS) };
-    let (mut one_floor, mut bulk_floor) = (Comparison::default(), Comparison::default());
+    let (bulk_jobs, one_jobs) = if config.is_quick { (5_000, 500) } else { (BULK_JOBS, SINGLE_PUSH_JOBS) };
+    let (mut one_to_baseline, mut bulk_to_baseline) = (Comparison::default(), Comparison::default());
     let (mut one_peers, mut bulk_peers) = (new_comparisons(&peers), new_comparisons(&peers));
-    for round in 0..round_count(setting) {
-        let mut bare = RedisBaseline::connect(&server).await?;
+    for round in 0..round_count(config) {
+        let mut baseline = RedisBaseline::connect(&server).await?;
         let duly = duly_side::open(&server, KEEP_NONE).await?;
-        // A few beforehand: connections and scripts are there when the measuring begins.
+        // Sets up connections and scripts before the measurement.
         duly_side::measure_single_pushes(&duly, one_jobs / 10).await?;
         let one = duly_side::measure_single_pushes(&duly, one_jobs).await?;
-        one_floor.record(one, bare.measure_single_pushes(one_jobs).await?);
+        one_to_baseline.record(one, baseline.measure_single_pushes(one_jobs).await?);
         let bulk = duly_side::measure_bulk_pushes(&duly, bulk_jobs).await?;
-        bulk_floor.record(bulk, bare.measure_bulk_pushes(bulk_jobs).await?);
-        for (at, peer) in peers.iter().enumerate() {
+        bulk_to_baseline.record(bulk, baseline.measure_bulk_pushes(bulk_jobs).await?);
+        for (index, peer) in peers.iter().enumerate() {
             server.flush().await?;
-            one_peers[at].record(one, peer.run_verb(&server, &["push-one", &one_jobs.to_string()])?.per_s);
+            one_peers[index].record(one, peer.run_verb(&server, &["push-one", &one_jobs.to_string()])?.per_s);
             server.flush().await?;
-            bulk_peers[at].record(bulk, peer.push(&server, bulk_jobs)?.per_s);
+            bulk_peers[index].record(bulk, peer.push(&server, bulk_jobs)?.per_s);
         }
         server.flush().await?;
-        print_round(GROUP, setting, round);
+        print_round(GROUP, config, round);
     }
     let line = |name: &str, pair| ReportLine::comparison(GROUP, name, Unit::PerSecond, "bare LPUSH", pair);
     let mut lines = vec![
-        line("push, each awaited", &one_floor).ratio_at_least(GOAL_SINGLE_RATIO),
-        line("push, 1000 at a time", &bulk_floor),
+        line("push, each awaited", &one_to_baseline).ratio_at_least(GOAL_SINGLE_RATIO),
+        line("push, 1000 at a time", &bulk_to_baseline),
     ];
-    // More than a bare LPUSH cannot be had, so the goal of a single push is against that.
+    // A bare LPUSH is the upper bound, so it sets the goal of single pushes.
     lines.extend(
         one_peers
             .iter()

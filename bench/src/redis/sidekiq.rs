@@ -1,4 +1,4 @@
-//! A queue that the real Sidekiq has filled, drained by duly on Sidekiq's own keys, by Sidekiq, and by rusty-sidekiq.
+//! A queue filled by the real Sidekiq, drained by duly on Sidekiq's keys, by Sidekiq, and by rusty-sidekiq.
 
 use anyhow::{Context, Result};
 use duly::{Args, Ctx, Duly};
@@ -15,7 +15,7 @@ const GROUP: &str = "sidekiq-drain";
 const DRAINED_JOBS: usize = 100_000;
 const GOAL_RATIO: f64 = 5.0;
 
-/// The no-op as Ruby pushes it: its class, and a list of what it is called with.
+/// The no-op as Ruby pushes it: its class and a list of its args.
 #[derive(Serialize, Deserialize)]
 struct RubyNoop {
     noop: Noop,
@@ -27,13 +27,13 @@ impl Args for RubyNoop {
 
 async fn run_ruby_noop(_job: RubyNoop, _ctx: Ctx) {}
 
-pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let peers = RedisPeer::prepare_sidekiqs()?;
-    let ruby = peers.first().context("Sidekiq is the first of them")?;
+    let ruby = peers.first().context("no peer")?;
     let server = RedisServer::start().await?;
-    let jobs = if setting.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
+    let jobs = if config.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
     let mut drains = new_comparisons(&peers);
-    for round in 0..round_count(setting) {
+    for round in 0..round_count(config) {
         ruby.push(&server, jobs)?;
         let duly = Duly::open(duly_side::sidekiq_url(&server)).await?;
         let ours = duly_side::measure_drain_with(&duly, jobs, |worker| worker.on(run_ruby_noop)).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
             pair.record(ours, peer.drain(&server, jobs)?.per_s);
         }
         server.flush().await?;
-        print_round(GROUP, setting, round);
+        print_round(GROUP, config, round);
     }
     let drain = LineSpec { group: GROUP, name: "drain of a real Sidekiq queue", unit: Unit::PerSecond };
     Ok(compare_with_peers(drain, RatioGoal::AtLeast(GOAL_RATIO), &peers, &drains, |_| true))

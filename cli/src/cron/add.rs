@@ -1,10 +1,11 @@
-//! `duly cron add`: keeps one rule.
+//! `duly cron add`: creates or replaces a rule.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use duly::{CronRule, Missed, Overlap, Priority, Push};
+use duly::cron::{CronRule, Missed, Overlap};
+use duly::{Priority, Push};
 
 use crate::exec::COMMAND_KIND;
 use crate::exit::{self, CliError};
@@ -13,7 +14,7 @@ use crate::{Setup, push, store};
 /// Keep a rule: a pattern, and what to push at each of its times
 ///
 /// A pattern has five fields (minute hour day month weekday), or six with seconds in front.
-/// The same rule again changes nothing; another under the same name takes its place, and loses no time that has come.
+/// The same rule again changes nothing; another under the same name replaces it, and loses no time that has come.
 /// Workers of the rule's queue fire it: at least one must run.
 #[derive(Debug, Args)]
 pub(crate) struct CronAddArgs {
@@ -48,11 +49,11 @@ pub(crate) struct CronAddArgs {
     overlap: Overlap,
 
     /// Each job is due so much later than its time at most: 30s, 5m
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     jitter: Option<Duration>,
 
     /// Into this queue
-    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
     queue: String,
 
     /// Before or after other ready jobs: low, normal, high, critical
@@ -60,15 +61,15 @@ pub(crate) struct CronAddArgs {
     priority: Priority,
 
     /// How many attempts may fail before a job is dead
-    #[arg(long, value_name = "N", default_value_t = duly::DEFAULT_MAX_ATTEMPTS)]
+    #[arg(long, value_name = "N", default_value_t = duly::bounds::DEFAULT_MAX_ATTEMPTS)]
     max_attempts: u32,
 
     /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::admin::parse_duration)]
     timeout: Duration,
 
     /// How long a job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     keep: Option<Duration>,
 
     /// A word to find the jobs by; may be given several times
@@ -79,7 +80,7 @@ pub(crate) struct CronAddArgs {
 impl CronAddArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
         let rule = self.build_rule()?;
-        // Wrong patterns are told before a file is made.
+        // Rejects invalid patterns before a store file is created.
         rule.schedule()?;
         let record = store::open_or_create(setup).await?.put_cron(rule).await?;
         super::print_rule(setup, &record)

@@ -1,18 +1,19 @@
-//! `duly cron apply`: makes the rules of the store those of a file.
+//! `duly cron apply`: makes the rules of the store match a file.
 
 use std::io::Read as _;
 use std::time::Duration;
 
 use clap::Args;
-use duly::{CronChange, CronChanges, CronRule, Priority, Push};
+use duly::cron::{CronChange, CronChanges, CronRule};
+use duly::{Priority, Push};
 use serde::Deserialize;
 
 use crate::exec::COMMAND_KIND;
 use crate::exit::{self, CliError};
-use crate::output::{GREEN, RED, YELLOW, paint};
+use crate::output::{GREEN, RED, YELLOW, paint, pluralize};
 use crate::{Setup, input, push, store};
 
-/// A larger file holds no rules.
+/// The maximum size of a rules file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Make the rules of the store those of a file: add, change, remove
@@ -33,7 +34,7 @@ pub(crate) struct CronApplyArgs {
     no_remove: bool,
 }
 
-/// The file.
+/// The contents of a rules file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CronFile {
@@ -41,7 +42,7 @@ struct CronFile {
     cron: Vec<CronFileEntry>,
 }
 
-/// One rule of it. An unknown name is an error: a typing mistake must not pass for a default.
+/// One rule of the file. An unknown name is an error: a typo must not silently select a default.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CronFileEntry {
@@ -77,7 +78,7 @@ impl CronFileEntry {
             }
             _ => return Err(CliError::new(exit::USAGE, "has either a kind (with args), or a command (with dir)")),
         };
-        let time = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
+        let duration = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
         let mut job = Push::new(kind, args).tags(self.tags.iter().cloned()).priority(self.priority.unwrap_or_default());
         if let Some(queue) = &self.queue {
             job = job.queue(queue);
@@ -85,10 +86,10 @@ impl CronFileEntry {
         if let Some(attempts) = self.max_attempts {
             job = job.max_attempts(attempts);
         }
-        if let Some(timeout) = time(&self.timeout)? {
+        if let Some(timeout) = duration(&self.timeout)? {
             job = job.timeout(timeout);
         }
-        if let Some(keep) = time(&self.keep)? {
+        if let Some(keep) = duration(&self.keep)? {
             job = job.keep(keep);
         }
         let mut rule = CronRule::new(&self.name, &self.pattern, job)?;
@@ -101,26 +102,26 @@ impl CronFileEntry {
         if let Some(overlap) = &self.overlap {
             rule = rule.overlap(overlap.parse()?);
         }
-        rule = rule.jitter(time(&self.jitter)?.unwrap_or_default());
+        rule = rule.jitter(duration(&self.jitter)?.unwrap_or_default());
         rule.schedule()?;
         Ok(rule)
     }
 }
 
-/// Args as JSON has them; what it has no word for is refused, not changed.
+/// Converts args to JSON; rejects values that JSON cannot represent.
 fn toml_to_json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
-    let refused = |what: &dyn std::fmt::Display| {
-        CliError::new(exit::USAGE, format!("args: JSON has no {what}: write it as a text, in quotes"))
+    let unsupported = |value: &dyn std::fmt::Display| {
+        CliError::new(exit::USAGE, format!("args: JSON has no {value}: write it as a text, in quotes"))
     };
     Ok(match value {
-        toml::Value::Datetime(moment) => return Err(refused(&format!("moments such as {moment}"))),
+        toml::Value::Datetime(moment) => return Err(unsupported(&format!("moments such as {moment}"))),
         toml::Value::Float(number) => match serde_json::Number::from_f64(*number) {
             Some(number) => number.into(),
-            None => return Err(refused(number)),
+            None => return Err(unsupported(number)),
         },
         toml::Value::String(text) => text.as_str().into(),
         toml::Value::Integer(number) => (*number).into(),
-        toml::Value::Boolean(is) => (*is).into(),
+        toml::Value::Boolean(flag) => (*flag).into(),
         toml::Value::Array(list) => list.iter().map(toml_to_json).collect::<anyhow::Result<_>>()?,
         toml::Value::Table(fields) => {
             let fields = fields.iter().map(|(name, value)| Ok((name.clone(), toml_to_json(value)?)));
@@ -130,27 +131,27 @@ fn toml_to_json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
 }
 
 fn parse_duration(text: &str) -> anyhow::Result<Duration> {
-    duly::store::parse_duration(text).map_err(|why| CliError::new(exit::USAGE, format!("{text:?}: {why}")))
+    duly::admin::parse_duration(text).map_err(|reason| CliError::new(exit::USAGE, format!("{text:?}: {reason}")))
 }
 
 impl CronApplyArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
         let entries = self.read_file()?.cron;
-        let named = |entry: &CronFileEntry| {
+        let build_rule = |entry: &CronFileEntry| {
             entry
                 .build_rule()
                 .map_err(|error| CliError::new(exit::USAGE, format!("{}: rule {}: {error}", self.file, entry.name)))
         };
-        let rules: Vec<CronRule> = entries.iter().map(named).collect::<anyhow::Result<_>>()?;
+        let rules: Vec<CronRule> = entries.iter().map(build_rule).collect::<anyhow::Result<_>>()?;
         let duly = store::open_or_create(setup).await?;
         let changes = duly.diff_crons(&rules, !self.no_remove).await?;
         print_changes(setup, &changes)?;
         if self.dry_run {
             return Ok(());
         }
-        let gone = changes.values().filter(|change| **change == CronChange::Remove).count();
-        let rules_gone = if gone == 1 { "1 rule".to_owned() } else { format!("{gone} rules") };
-        if gone > 0 && !setup.yes && !input::confirm(&format!("Delete {rules_gone}?"))? {
+        let removed = changes.values().filter(|change| **change == CronChange::Remove).count();
+        let removed_rules = pluralize(removed as u64, "rule", "rules");
+        if removed > 0 && !setup.yes && !input::confirm(&format!("Delete {removed_rules}?"))? {
             return Ok(());
         }
         duly.apply_crons(&rules, !self.no_remove).await?;
@@ -170,7 +171,7 @@ impl CronApplyArgs {
             "-" => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_string(&mut text),
             path => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)),
         };
-        read.map_err(|why| CliError::new(exit::USAGE, format!("file: cannot read {}: {why}", self.file)))?;
+        read.map_err(|error| CliError::new(exit::USAGE, format!("file: cannot read {}: {error}", self.file)))?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(CliError::new(exit::USAGE, format!("{}: more than {FILE_BYTES_MAX} bytes", self.file)));
         }
@@ -191,7 +192,7 @@ fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
         };
         setup.out.print_line(&line)?;
     }
-    let same = changes.values().filter(|change| **change == CronChange::Unchanged).count();
-    setup.out.print_message(&format!("{} changed, {same} as they were", changes.len() - same));
+    let unchanged = changes.values().filter(|change| **change == CronChange::Unchanged).count();
+    setup.out.print_message(&format!("{} changed, {unchanged} as they were", changes.len() - unchanged));
     Ok(())
 }

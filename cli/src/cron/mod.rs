@@ -1,11 +1,12 @@
-//! `duly cron`: rules that push a job at each time of a pattern.
+//! `duly cron`: manages rules that push a job at each tick of a pattern.
 
 mod add;
 mod apply;
 mod show;
 
 use clap::Subcommand;
-use duly::{CronRecord, PushResult};
+use duly::PushResult;
+use duly::cron::CronRecord;
 use serde_json::json;
 
 use crate::{Setup, input, store};
@@ -60,7 +61,7 @@ pub(crate) async fn run(verb: CronVerb, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-/// A rule as it is now: as JSON for scripts, its next times for people.
+/// Prints a rule: as JSON for scripts, with its next ticks for people.
 fn print_rule(setup: &Setup, record: &CronRecord) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.print_json(record);

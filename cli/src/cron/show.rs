@@ -1,9 +1,10 @@
-//! `duly cron ls`, `get` and `next`: rules and their times, in words.
+//! `duly cron ls`, `get` and `next`: prints rules and their ticks.
 
 use std::time::SystemTime;
 
 use clap::Args;
-use duly::{CronRecord, Duly, Schedule};
+use duly::Duly;
+use duly::cron::{CronRecord, Schedule};
 use serde_json::json;
 
 use crate::escape::{escape_text, truncate};
@@ -11,11 +12,11 @@ use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, store, time};
 
-/// How many times are shown in one line.
+/// Ticks that are printed in one line.
 const SHORT_LIST_TICKS: usize = 3;
-/// Most times that are shown at all.
+/// The most ticks that `next` prints.
 const NEXT_TICKS_MAX: u64 = 10_000;
-/// Args in a table are cut to this many characters.
+/// The longest args in a table.
 const ARGS_CHARS_MAX: usize = 40;
 
 /// Say when a rule fires next, and what changing clocks do to it
@@ -57,8 +58,8 @@ impl CronNextArgs {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         let ticks: Vec<SystemTime> = schedule.ticks_after(from).take(count).collect();
         if setup.out.is_json() {
-            let shown = |tick: &SystemTime| json!({"at": time::to_micros(*tick), "shown": schedule.format_in_zone(*tick), "note": schedule.dst_note(*tick)});
-            return setup.out.print_json(&ticks.iter().map(shown).collect::<Vec<_>>());
+            let to_json = |tick: &SystemTime| json!({"at": time::to_micros(*tick), "shown": schedule.format_in_zone(*tick), "note": schedule.dst_note(*tick)});
+            return setup.out.print_json(&ticks.iter().map(to_json).collect::<Vec<_>>());
         }
         setup.out.print_message(&format!("{} ({})", schedule.describe(), schedule.zone_name()));
         if paused {
@@ -77,11 +78,11 @@ impl CronNextArgs {
 }
 
 async fn find_rule(duly: &Duly, name: &str) -> anyhow::Result<CronRecord> {
-    let none = || CliError::new(exit::NOT_FOUND, format!("no cron rule {} in the store", escape_text(name)));
-    duly.get_cron(name).await?.ok_or_else(none)
+    let not_found = || CliError::new(exit::NOT_FOUND, format!("no cron rule {} in the store", escape_text(name)));
+    duly.get_cron(name).await?.ok_or_else(not_found)
 }
 
-/// `next: Mon 2026-11-16 03:00 CET, ...`
+/// Formats as `next: Mon 2026-11-16 03:00 CET, ...`.
 pub(super) fn format_next_ticks(record: &CronRecord) -> anyhow::Result<String> {
     if record.paused {
         return Ok("paused".to_owned());
@@ -124,8 +125,9 @@ pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
     }
     let rule = &record.rule;
     let schedule = rule.schedule()?;
-    let moment = |at: Option<SystemTime>| {
-        at.map_or("-".to_owned(), |at| format!("{} ({})", schedule.format_in_zone(at), time::format_relative(at)))
+    let format_tick = |tick: Option<SystemTime>| match tick {
+        Some(tick) => format!("{} ({})", schedule.format_in_zone(tick), time::format_relative(tick)),
+        None => "-".to_owned(),
     };
     let lines = [
         ("name", rule.name.clone()),
@@ -142,8 +144,8 @@ pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
             }
             .into(),
         ),
-        ("next", moment(record.next)),
-        ("last", moment(record.last)),
+        ("next", format_tick(record.next)),
+        ("last", format_tick(record.last)),
         ("last job", record.last_job().map_or("-".to_owned(), |id| id.to_string())),
         ("queue", rule.queue.clone()),
         ("kind", rule.kind.clone()),

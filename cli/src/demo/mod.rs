@@ -1,4 +1,4 @@
-//! `duly demo`: real worker processes on a fresh file, one of them killed in mid-job, and what became of every job.
+//! `duly demo`: runs worker processes on a fresh store, kills one during a job, and reports the fate of every job.
 
 mod plan;
 mod store_file;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::{CancellationToken, Duly, JobId, ShutdownSignals, State};
+use duly::worker::ShutdownSignals;
+use duly::{CancellationToken, Duly, JobId, State};
 
 use self::plan::DemoPlan;
 use self::store_file::DemoStoreFile;
@@ -26,9 +27,9 @@ use crate::time;
 const WORKERS: usize = 3;
 /// How long the workers may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long after the planned end the demo waits for jobs that are not done.
+/// How long the demo waits for unfinished jobs after its planned end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it looks around when nothing happens.
+/// How often the demo checks its plan without events.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// See it work: real worker processes, jobs now and later, a kill -9 in mid-job, and a summary
@@ -42,7 +43,7 @@ pub(crate) struct DemoArgs {
     seconds: u64,
 }
 
-/// Where the story is told.
+/// Prints the timeline.
 struct DemoOutput {
     out: Output,
 }
@@ -50,7 +51,7 @@ struct DemoOutput {
 impl DemoOutput {
     fn print_line(&self, line: Option<String>) -> anyhow::Result<()> {
         match line {
-            // Scripts get the summary only.
+            // Scripts get only the summary.
             Some(line) if !self.out.is_json() && !self.out.is_quiet() => self.out.print_line(&line),
             _ => Ok(()),
         }
@@ -58,35 +59,35 @@ impl DemoOutput {
 }
 
 pub(crate) async fn run(verb: DemoArgs, setup: &Setup) -> anyhow::Result<()> {
-    // The store of the environment or the settings is somebody's real one.
-    let place = DemoStoreFile::new(setup.store_flag.as_deref())?;
+    // Ignores the environment and the settings: they name a real store.
+    let store_file = DemoStoreFile::new(setup.store_flag.as_deref())?;
     let interrupted = CancellationToken::new();
     let _signals = ShutdownSignals::listen(interrupted.clone(), interrupted.clone())?;
     tokio::select! {
-        done = run_demo(&verb, &place, setup.out) => done,
+        result = run_demo(&verb, &store_file, setup.out) => result,
         () = interrupted.cancelled() => Err(CliError::new(exit::FAILURE, "interrupted")),
     }
 }
 
-async fn run_demo(verb: &DemoArgs, place: &DemoStoreFile, out: Output) -> anyhow::Result<()> {
-    let teller = DemoOutput { out };
+async fn run_demo(verb: &DemoArgs, store_file: &DemoStoreFile, out: Output) -> anyhow::Result<()> {
+    let output = DemoOutput { out };
     let plan = DemoPlan::new(Duration::from_secs(verb.seconds));
-    let duly = Duly::open(place.url()).await?;
+    let duly = Duly::open(store_file.url()).await?;
     let head = format!("duly demo: {WORKERS} worker processes share one SQLite file; about {} s", verb.seconds);
-    teller.print_line(Some(paint(BOLD, head)))?;
-    teller.print_line(Some(paint(DIM, format!("{}\n", place.describe()))))?;
+    output.print_line(Some(paint(BOLD, head)))?;
+    output.print_line(Some(paint(DIM, format!("{}\n", store_file.describe()))))?;
 
-    let mut crew = WorkerProcesses::start(place.url(), WORKERS)?;
-    let mut story = Timeline::new(time::to_micros(time::now()), WORKERS);
-    wait_for_workers(&mut crew, &story, &teller).await?;
+    let mut workers = WorkerProcesses::start(store_file.url(), WORKERS)?;
+    let mut timeline = Timeline::new(time::to_micros(time::now()), WORKERS);
+    wait_for_workers(&mut workers, &timeline, &output).await?;
 
     let started = time::monotonic_now();
     let ids = plan.push_jobs(&duly).await?;
-    teller.print_line(Some(format_pushed(&story, &plan, started.elapsed())))?;
-    watch_jobs(&mut crew, &mut story, &teller, &duly, &ids, &plan).await?;
-    crew.shut_down().await;
+    output.print_line(Some(format_pushed(&timeline, &plan, started.elapsed())))?;
+    watch_jobs(&mut workers, &mut timeline, &output, &duly, &ids, &plan).await?;
+    workers.shut_down().await;
 
-    let summary = summary::DemoSummary::collect(&duly, &ids, &mut story).await?;
+    let summary = summary::DemoSummary::collect(&duly, &ids, &mut timeline).await?;
     if out.is_json() {
         out.print_json(&summary)?
     } else {
@@ -94,20 +95,24 @@ async fn run_demo(verb: &DemoArgs, place: &DemoStoreFile, out: Output) -> anyhow
     }
     match summary.failure_reason() {
         None => Ok(()),
-        Some(why) => Err(CliError::new(exit::FAILURE, why)),
+        Some(reason) => Err(CliError::new(exit::FAILURE, reason)),
     }
 }
 
-async fn wait_for_workers(crew: &mut WorkerProcesses, story: &Timeline, teller: &DemoOutput) -> anyhow::Result<()> {
+async fn wait_for_workers(
+    workers: &mut WorkerProcesses,
+    timeline: &Timeline,
+    output: &DemoOutput,
+) -> anyhow::Result<()> {
     let mut joined = 0;
     while joined < WORKERS {
-        let told = tokio::time::timeout(JOIN_TIMEOUT, crew.events.recv()).await;
-        let (worker, told) = told.ok().flatten().context("a worker process did not join; see its error above")?;
-        if let EventData::Joined { .. } = told.event {
+        let received = tokio::time::timeout(JOIN_TIMEOUT, workers.events.recv()).await;
+        let (worker, record) = received.ok().flatten().context("a worker process did not join; see its error above")?;
+        if let EventData::Joined { .. } = record.event {
             joined += 1;
-            let rest = format!("process {}", crew.pid(worker));
-            teller.print_line(Some(story.format_line(
-                told.at_us,
+            let rest = format!("process {}", workers.pid(worker));
+            output.print_line(Some(timeline.format_line(
+                record.at_us,
                 &worker_letter(worker).to_string(),
                 &format_word(CYAN, "joined"),
                 &rest,
@@ -117,7 +122,7 @@ async fn wait_for_workers(crew: &mut WorkerProcesses, story: &Timeline, teller: 
     Ok(())
 }
 
-fn format_pushed(story: &Timeline, plan: &DemoPlan, took: Duration) -> String {
+fn format_pushed(timeline: &Timeline, plan: &DemoPlan, duration: Duration) -> String {
     let rest = format!(
         "{} jobs for now, {} over the next {:.0} s, {} that fail once, {} that take 3 s  ({:.1} ms, synced to the disk)",
         plan::READY_JOBS,
@@ -125,78 +130,78 @@ fn format_pushed(story: &Timeline, plan: &DemoPlan, took: Duration) -> String {
         plan.schedule_span.as_secs_f64(),
         plan::FLAKY_JOBS,
         plan::REPORT_JOBS,
-        took.as_secs_f64() * 1e3,
+        duration.as_secs_f64() * 1e3,
     );
-    story.format_line(time::to_micros(time::now()), "", &format_word(BOLD, "pushed"), &rest)
+    timeline.format_line(time::to_micros(time::now()), "", &format_word(BOLD, "pushed"), &rest)
 }
 
-/// Shows what happens until all is done, and kills a worker on the way.
+/// Prints events until all jobs are done, and kills a worker on the way.
 async fn watch_jobs(
-    crew: &mut WorkerProcesses,
-    story: &mut Timeline,
-    teller: &DemoOutput,
+    workers: &mut WorkerProcesses,
+    timeline: &mut Timeline,
+    output: &DemoOutput,
     duly: &Duly,
     ids: &[JobId],
     plan: &DemoPlan,
 ) -> anyhow::Result<()> {
     let started = time::monotonic_now();
     let reports = &ids[ids.len() - plan::REPORT_JOBS as usize..];
-    let last = plan.schedule_span.max(plan.kill_after) + FINISH_TIMEOUT;
+    let timeout = plan.schedule_span.max(plan.kill_after) + FINISH_TIMEOUT;
     let mut seconds = 0;
-    let mut look = tokio::time::interval(POLL_INTERVAL);
-    while started.elapsed() < last {
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    while started.elapsed() < timeout {
         tokio::select! {
-            Some((worker, told)) = crew.events.recv() => teller.print_line(story.record_event(worker, &told))?,
-            _ = look.tick() => {}
+            Some((worker, record)) = workers.events.recv() => output.print_line(timeline.record_event(worker, &record))?,
+            _ = polls.tick() => {}
         }
         let elapsed = started.elapsed();
         if elapsed.as_secs() > seconds {
             seconds = elapsed.as_secs();
-            teller.print_line(story.finish_second(time::to_micros(time::now())))?;
+            output.print_line(timeline.finish_second(time::to_micros(time::now())))?;
             if elapsed > plan.schedule_span {
-                check_unreported_jobs(story, duly, ids).await?;
+                check_unreported_jobs(timeline, duly, ids).await?;
             }
         }
-        if !story.has_kill() && elapsed >= plan.kill_after {
-            kill_report_worker(crew, story, teller, reports).await?;
+        if !timeline.has_kill() && elapsed >= plan.kill_after {
+            kill_report_worker(workers, timeline, output, reports).await?;
         }
-        if story.has_kill() && ids.iter().all(|id| story.is_done(*id)) {
+        if timeline.has_kill() && ids.iter().all(|id| timeline.is_done(*id)) {
             break;
         }
     }
-    teller.print_line(story.finish_second(time::to_micros(time::now())))
+    output.print_line(timeline.finish_second(time::to_micros(time::now())))
 }
 
-/// A killed worker may have settled jobs without being able to say so: the store knows.
-async fn check_unreported_jobs(story: &mut Timeline, duly: &Duly, ids: &[JobId]) -> anyhow::Result<()> {
+/// Reads the state of unreported jobs: a killed worker may have settled jobs without printing an event.
+async fn check_unreported_jobs(timeline: &mut Timeline, duly: &Duly, ids: &[JobId]) -> anyhow::Result<()> {
     for id in ids {
-        if !story.is_done(*id) && duly.get(*id).await?.is_some_and(|record| record.state == State::Done) {
-            story.mark_done(*id);
+        if !timeline.is_done(*id) && duly.get(*id).await?.is_some_and(|record| record.state == State::Done) {
+            timeline.mark_done(*id);
         }
     }
     Ok(())
 }
 
 async fn kill_report_worker(
-    crew: &mut WorkerProcesses,
-    story: &mut Timeline,
-    teller: &DemoOutput,
+    workers: &mut WorkerProcesses,
+    timeline: &mut Timeline,
+    output: &DemoOutput,
     reports: &[JobId],
 ) -> anyhow::Result<()> {
-    let Some(worker) = story.find_report_worker(reports) else {
+    let Some(worker) = timeline.find_report_worker(reports) else {
         return Ok(());
     };
-    let held = story.count_held_by(worker);
-    let at = time::to_micros(time::now());
-    crew.kill(worker).await?;
-    story.record_kill(worker, at);
+    let held = timeline.count_held_by(worker);
+    let at_us = time::to_micros(time::now());
+    workers.kill(worker).await?;
+    timeline.record_kill(worker, at_us);
     let rest = format!(
         "kill -9 of process {}, which holds {held} running {}",
-        crew.pid(worker),
+        workers.pid(worker),
         if held == 1 { "job" } else { "jobs" }
     );
-    teller.print_line(Some(story.format_line(
-        at,
+    output.print_line(Some(timeline.format_line(
+        at_us,
         &worker_letter(worker).to_string(),
         &format_word(RED.bold(), "killed"),
         &rest,

@@ -1,33 +1,33 @@
-//! The demo's own file, gone with it unless somebody named one.
+//! The store file of the demo, removed at the end unless the user named it.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use duly::store::StoreUrl;
+use duly::admin::StoreUrl;
 
 use crate::exit::{self, CliError};
 
 pub(super) struct DemoStoreFile {
     url: String,
-    /// Removed with everything in it at the end.
+    /// Removed with its contents at the end.
     dir: Option<PathBuf>,
 }
 
 impl DemoStoreFile {
-    /// The named file, which must not exist, or a fresh one.
+    /// Uses the named file, which must not exist, or a fresh one.
     pub(super) fn new(named: Option<&str>) -> anyhow::Result<DemoStoreFile> {
         if let Some(url) = named {
             let store = StoreUrl::parse(url)?;
-            let why = || CliError::new(exit::USAGE, "store: the demo wants a fresh file; name one");
-            let file = store.file().ok_or_else(why)?;
+            let not_a_file = || CliError::new(exit::USAGE, "store: the demo wants a fresh file; name one");
+            let file = store.file().ok_or_else(not_a_file)?;
             if file.exists() {
-                let why = format!("{} exists already: the demo wants a fresh file", file.display());
-                return Err(CliError::new(exit::CONFLICT, why));
+                let reason = format!("{} exists already: the demo wants a fresh file", file.display());
+                return Err(CliError::new(exit::CONFLICT, reason));
             }
             return Ok(DemoStoreFile { url: url.to_owned(), dir: None });
         }
-        // Fresh and readable by nobody else.
+        // Only this user may read the directory.
         let dir = std::env::temp_dir().join(format!("duly-demo-{}", duly::NodeId::fresh()));
         std::fs::DirBuilder::new()
             .mode(0o700)

@@ -1,4 +1,4 @@
-//! One worker process of the demo: the demo's handlers, and one JSON line on stdout for everything that happens.
+//! One worker process of the demo. It runs the demo's handlers and prints each event as a JSON line.
 
 use std::io::Read;
 
@@ -10,7 +10,7 @@ use crate::events::EventRecord;
 use crate::printer::Printer;
 use crate::{Setup, child, store};
 
-/// So many jobs at once: those for now start at once, so that what is measured is lateness and not a crowd.
+/// Enough slots to start all ready jobs at once, so that the demo measures lateness and not contention.
 const CONCURRENCY: usize = 20;
 
 /// One worker process of the demo
@@ -27,10 +27,10 @@ pub(crate) async fn run(verb: DemoWorkerArgs, setup: &Setup) -> anyhow::Result<(
     let stop = CancellationToken::new();
     let printer = Printer::start(stop.clone())?;
     stop_at_end_of_input(stop.clone());
-    let lines = printer.clone();
+    let event_printer = printer.clone();
     let worker =
         duly.worker()
-            .queue(duly::DEFAULT_QUEUE, CONCURRENCY)
+            .queue(duly::bounds::DEFAULT_QUEUE, CONCURRENCY)
             .on_kind(PING_KIND, |_: Ctx| tokio::time::sleep(PING_DURATION))
             .on_kind(REPORT_KIND, |_: Ctx| tokio::time::sleep(REPORT_DURATION))
             .on_kind(FLAKY_KIND, |ctx: Ctx| async move {
@@ -38,8 +38,8 @@ pub(crate) async fn run(verb: DemoWorkerArgs, setup: &Setup) -> anyhow::Result<(
             })
             .retry(FLAKY_KIND, Retry::fixed(FLAKY_RETRY_DELAY))
             .on_event(move |event| {
-                if let Some(Ok(line)) = EventRecord::from_event(event).map(|told| serde_json::to_string(&told)) {
-                    lines.print_stdout(line);
+                if let Some(Ok(line)) = EventRecord::from_event(event).map(|record| serde_json::to_string(&record)) {
+                    event_printer.print_stdout(line);
                 }
             });
     worker.run_until(stop).await?;
@@ -47,7 +47,7 @@ pub(crate) async fn run(verb: DemoWorkerArgs, setup: &Setup) -> anyhow::Result<(
     Ok(())
 }
 
-/// The demo ends its workers by closing their stdin.
+/// Cancels `stop` when stdin closes: the demo stops its workers that way.
 fn stop_at_end_of_input(stop: CancellationToken) {
     std::thread::spawn(move || {
         let mut byte = [0];

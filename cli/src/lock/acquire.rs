@@ -1,4 +1,4 @@
-//! `duly lock NAME -- COMMAND`: takes the lock, runs the command, releases the lock.
+//! `duly lock NAME -- COMMAND`: acquires the lock, runs the command, releases the lock.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::{DEFAULT_LOCK_TTL, Duly, Error, Guard, Lock};
+use duly::bounds::DEFAULT_LOCK_TTL;
+use duly::lock::{Guard, Lock};
+use duly::{Duly, Error};
 use rustix::process::Signal;
 
 use super::admin::format_holders;
@@ -19,11 +21,11 @@ use crate::exit::{self, CliError, SilentExit};
 use crate::output::Output;
 use crate::{Setup, store, time};
 
-/// How long the command may go on after SIGTERM, once its lock is lost.
+/// The time from SIGTERM to SIGKILL after the lock is lost.
 const LOCK_LOST_GRACE: Duration = Duration::from_secs(5);
-/// How long at most whoever ends without the lock looks who has it.
+/// The timeout for the query of the holders, which only improves an error message.
 const HOLDERS_TIMEOUT: Duration = Duration::from_millis(500);
-/// After so long in line, people are told whom they wait for.
+/// How long to wait for the lock before printing its holders.
 const WAIT_MESSAGE_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -37,11 +39,11 @@ pub(super) struct AcquireArgs {
     named: Option<String>,
 
     /// How long the lock outlives us if we are cut off from the store; extended while the command runs [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     ttl: Option<Duration>,
 
     /// Wait at most so long for the lock (then exit code 124); 0 tries once [default: as long as it takes]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     wait: Option<Duration>,
 
     /// Try once, and end with exit code 4 if somebody else holds the lock
@@ -65,28 +67,27 @@ pub(super) struct AcquireArgs {
     command: Vec<OsString>,
 }
 
-pub(super) async fn run(take: AcquireArgs, setup: &Setup) -> anyhow::Result<()> {
-    // From here on no signal ends us without our doing: a lock is not left behind.
+pub(super) async fn run(verb: AcquireArgs, setup: &Setup) -> anyhow::Result<()> {
+    // From here on, no signal ends this process before it has released the lock.
     let mut signals = OsSignals::listen()?;
     let duly = tokio::select! {
         duly = store::open_or_create(setup) => duly?,
         signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
     let guard = tokio::select! {
-        guard = take.acquire(&duly, &setup.out) => guard?,
+        guard = verb.acquire(&duly, &setup.out) => guard?,
         signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
-    take.print_acquired(&guard, &setup.out);
-    let held = take.run_command(&guard, &mut signals, &setup.out).await;
-    if matches!(held, Ok(None)) {
-        // There is nothing to release.
+    verb.print_acquired(&guard, &setup.out);
+    let status = verb.run_command(&guard, &mut signals, &setup.out).await;
+    if matches!(status, Ok(None)) {
         return Err(lock_lost_error(&guard));
     }
     let released = tokio::select! {
         released = guard.release() => released,
         signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
-    let code = held?.map(command::exit_code);
+    let code = status?.map(command::exit_code);
     match released {
         Ok(()) => {}
         Err(Error::Conflict(_)) => return Err(lock_lost_error(&guard)),
@@ -108,18 +109,18 @@ fn signal_exit(signal: Signal) -> anyhow::Error {
 
 fn lock_lost_error(guard: &Guard) -> anyhow::Error {
     let (name, fence) = (escape_text(guard.name()), guard.fence());
-    let words = format!(
+    let message = format!(
         "lock {name} was lost while the command ran: the next holder, with a fence above {fence}, may have run beside it"
     );
-    CliError::new(exit::LOCK_LOST, words)
+    CliError::new(exit::LOCK_LOST, message)
 }
 
 impl AcquireArgs {
-    /// Whether anything of it stands on the command line.
+    /// Returns true if the command line sets any of these options.
     pub(super) fn has_any_option(&self) -> bool {
         let AcquireArgs { name, named, ttl, wait, no_wait, slots, note, conflict_exit_code, command } = self;
-        let texts = name.is_some() || named.is_some() || note.is_some() || !command.is_empty();
-        texts || ttl.is_some() || wait.is_some() || *no_wait || slots.is_some() || conflict_exit_code.is_some()
+        let has_text = name.is_some() || named.is_some() || note.is_some() || !command.is_empty();
+        has_text || ttl.is_some() || wait.is_some() || *no_wait || slots.is_some() || conflict_exit_code.is_some()
     }
 
     fn lock_name(&self) -> &str {
@@ -138,7 +139,7 @@ impl AcquireArgs {
         self.ttl.unwrap_or(DEFAULT_LOCK_TTL)
     }
 
-    /// Takes the lock, as long as that may take.
+    /// Acquires the lock, with the wait that the options allow.
     async fn acquire(&self, duly: &Duly, out: &Output) -> anyhow::Result<Guard> {
         let lock = self.build_lock(duly);
         if self.no_wait || self.wait == Some(Duration::ZERO) {
@@ -148,10 +149,10 @@ impl AcquireArgs {
                 None => Err(self.busy_error(&lock).await),
             };
         }
-        let asked = lock.clone();
+        let request = lock.clone();
         let acquiring = match self.wait {
-            Some(wait) => asked.wait(wait).acquire(),
-            None => asked.acquire(),
+            Some(wait) => request.wait(wait).acquire(),
+            None => request.acquire(),
         };
         let acquired = tokio::select! {
             acquired = acquiring => acquired,
@@ -163,24 +164,24 @@ impl AcquireArgs {
         }
     }
 
-    /// Somebody else has it.
+    /// Builds the error for a lock that is held.
     async fn busy_error(&self, lock: &Lock) -> anyhow::Error {
-        // Who that is may have changed, or be out of reach: that it is busy stays true.
-        let by = describe_holders(lock).await.map_or_else(String::new, |by| format!(" by {by}"));
-        self.not_acquired_error(exit::CONFLICT, format!("lock {} is held{by}", escape_text(self.lock_name())))
+        // The holder is optional: it may have changed, and the query may fail.
+        let by_holders = describe_holders(lock).await.map_or_else(String::new, |holders| format!(" by {holders}"));
+        self.not_acquired_error(exit::CONFLICT, format!("lock {} is held{by_holders}", escape_text(self.lock_name())))
     }
 
-    /// It was not got in time, for this reason.
+    /// Builds the error for a wait that timed out.
     async fn timeout_error(&self, reason: &str, lock: &Lock) -> anyhow::Error {
-        let words = match describe_holders(lock).await {
-            Some(by) => format!("lock {} is held by {by}: stopped waiting", escape_text(self.lock_name())),
+        let message = match describe_holders(lock).await {
+            Some(holders) => format!("lock {} is held by {holders}: stopped waiting", escape_text(self.lock_name())),
             None => format!("lock {}: stopped waiting", escape_text(reason)),
         };
-        self.not_acquired_error(exit::TIMED_OUT, words)
+        self.not_acquired_error(exit::TIMED_OUT, message)
     }
 
-    fn not_acquired_error(&self, code: u8, words: String) -> anyhow::Error {
-        CliError::new(self.conflict_exit_code.unwrap_or(code), words)
+    fn not_acquired_error(&self, code: u8, message: String) -> anyhow::Error {
+        CliError::new(self.conflict_exit_code.unwrap_or(code), message)
     }
 
     fn print_acquired(&self, guard: &Guard, out: &Output) {
@@ -189,7 +190,7 @@ impl AcquireArgs {
         out.print_message(&format!("lock {name}  fence {fence}{slot}  ttl {ttl}"));
     }
 
-    /// Runs the command while the lock is held. `None`: it was ended because the lock was lost.
+    /// Runs the command while the lock is held. Returns `None` if it was killed because the lock was lost.
     async fn run_command(
         &self,
         guard: &Guard,
@@ -201,8 +202,8 @@ impl AcquireArgs {
             ("DULY_FENCE", guard.fence().to_string()),
             ("DULY_SLOT", guard.slot().to_string()),
         ];
-        let start = ChildSpec { argv: self.command.clone(), dir: None, env, stdio: ChildStdio::Inherited };
-        let mut command = GuardedCommand::start(start).context("cannot start the command")?;
+        let spec = ChildSpec { argv: self.command.clone(), dir: None, env, stdio: ChildStdio::Inherited };
+        let mut command = GuardedCommand::start(spec).context("cannot start the command")?;
         let ended = tokio::select! {
             ended = forward_signals(&mut command, signals, guard) => Some(ended?),
             () = guard.lost() => None,
@@ -212,32 +213,31 @@ impl AcquireArgs {
         }
         out.print_message(&format!("lock {} is lost: SIGTERM to the command", escape_text(guard.name())));
         command.send_signal(Signal::TERM);
-        // One that is stopped must wake up to hear it.
+        // A stopped process handles SIGTERM only after it continues.
         command.send_signal(Signal::CONT);
         if tokio::time::timeout(LOCK_LOST_GRACE, forward_signals(&mut command, signals, guard)).await.is_err() {
             command.send_signal(Signal::KILL);
             forward_signals(&mut command, signals, guard).await?;
         }
-        // What it has started may not have ended with it.
+        // Processes that the command started may still run.
         command.send_signal(Signal::KILL);
         command.wait().await?;
         Ok(None)
     }
 }
 
-/// Who has it, for people; nothing if that takes long, or nobody does any more.
+/// Describes the holders; `None` if the query takes too long or the lock is free.
 async fn describe_holders(lock: &Lock) -> Option<String> {
     let locks = tokio::time::timeout(HOLDERS_TIMEOUT, lock.holders()).await.ok()?.ok()?;
     (!locks.is_empty()).then(|| format_holders(&locks))
 }
 
-/// Passes signals on to the command until it has ended.
+/// Forwards signals to the command until it has ended.
 async fn forward_signals(command: &mut GuardedCommand, signals: &mut OsSignals, lock: &Guard) -> std::io::Result<()> {
-    // Ends with the command.
     loop {
         match command.state()? {
             CommandState::Exited => return Ok(()),
-            CommandState::Stopped(by) => command.handle_stop(by, lock),
+            CommandState::Stopped(signal) => command.handle_stop(signal, lock),
             CommandState::Running => {}
         }
         let signal = signals.next().await;
@@ -247,7 +247,7 @@ async fn forward_signals(command: &mut GuardedCommand, signals: &mut OsSignals, 
     }
 }
 
-/// For people who wonder why nothing happens.
+/// Prints the holders after a short wait, to explain the delay.
 async fn print_holders_while_waiting(lock: &Lock, out: &Output) -> Infallible {
     tokio::time::sleep(WAIT_MESSAGE_DELAY).await;
     if let Ok(locks) = lock.holders().await

@@ -1,6 +1,7 @@
-//! `duly lock ls|get|break`: locks that are held, whoever holds them.
+//! `duly lock ls|get|break`: lists, shows and breaks held locks.
 
-use duly::{Duly, LockRecord};
+use duly::Duly;
+use duly::lock::LockRecord;
 use serde_json::json;
 
 use crate::escape::escape_text;
@@ -8,12 +9,12 @@ use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, input, store, time};
 
-/// Pages that are asked for until a list counts as long enough.
+/// The most pages that `ls` requests.
 const LOCK_PAGES_MAX: usize = 20;
 
 pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
-    let (locks, more) = list_pages(&duly).await?;
+    let (locks, has_more) = list_pages(&duly).await?;
     let out = &setup.out;
     match out.format {
         Format::Json => out.print_json(&locks)?,
@@ -23,13 +24,13 @@ pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
             out.print_table(head, locks.into_iter().map(table_row).collect())?;
         }
     }
-    if more {
+    if has_more {
         out.print_message("there are more: only the first ones are shown");
     }
     Ok(())
 }
 
-/// All that are held, within bounds, and whether there may be more.
+/// Returns the held locks of at most `LOCK_PAGES_MAX` pages, and whether there are more.
 async fn list_pages(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
     let (mut locks, mut cursor) = (Vec::new(), None);
     for _ in 0..LOCK_PAGES_MAX {
@@ -45,8 +46,8 @@ async fn list_pages(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
 
 fn table_row(lock: LockRecord) -> [String; 8] {
     let [slot, fence, node] = [lock.slot.to_string(), lock.fence.to_string(), lock.node.to_string()];
-    let [since, ends] = [lock.since, lock.expires].map(time::format_relative);
-    [lock.name, slot, fence, lock.note, node, since, ends, lock.waiters.to_string()]
+    let [since, expires] = [lock.since, lock.expires].map(time::format_relative);
+    [lock.name, slot, fence, lock.note, node, since, expires, lock.waiters.to_string()]
 }
 
 pub(super) async fn get(name: &str, setup: &Setup) -> anyhow::Result<()> {
@@ -67,15 +68,15 @@ pub(super) async fn get(name: &str, setup: &Setup) -> anyhow::Result<()> {
 }
 
 fn detail_lines(lock: &LockRecord) -> [(&'static str, String); 8] {
-    let moment = |at| format!("{} ({})", time::format_date_time(at), time::format_relative(at));
+    let format_time = |moment| format!("{} ({})", time::format_date_time(moment), time::format_relative(moment));
     [
         ("lock", lock.name.clone()),
         ("slot", lock.slot.to_string()),
         ("fence", lock.fence.to_string()),
         ("holder", lock.note.clone()),
         ("node", lock.node.to_string()),
-        ("since", moment(lock.since)),
-        ("ends", format!("{}, unless it is extended", moment(lock.expires))),
+        ("since", format_time(lock.since)),
+        ("ends", format!("{}, unless it is extended", format_time(lock.expires))),
         ("waiting", lock.waiters.to_string()),
     ]
 }
@@ -84,12 +85,12 @@ fn not_held_error(name: &str) -> anyhow::Error {
     CliError::new(exit::NOT_FOUND, format!("nobody holds lock {name}"))
 }
 
-/// `host:123 since 4m10s, fence 42`, for each who holds it.
+/// Formats the holders: `host:123 (since 2026-12-01 14:32:07, fence 42), ...`.
 pub(super) fn format_holders(locks: &[LockRecord]) -> String {
-    let one = |lock: &LockRecord| {
+    let format_holder = |lock: &LockRecord| {
         format!("{} (since {}, fence {})", escape_text(&lock.note), time::format_date_time(lock.since), lock.fence)
     };
-    locks.iter().map(one).collect::<Vec<_>>().join(", ")
+    locks.iter().map(format_holder).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> {
@@ -98,8 +99,8 @@ pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> 
     if locks.is_empty() {
         return Err(not_held_error(name));
     }
-    let (shown, held_by) = (escape_text(name), format_holders(&locks));
-    if !setup.yes && !input::confirm(&format!("Lock {shown} is held by {held_by}. Break it?"))? {
+    let (escaped_name, held_by) = (escape_text(name), format_holders(&locks));
+    if !setup.yes && !input::confirm(&format!("Lock {escaped_name} is held by {held_by}. Break it?"))? {
         return Err(CliError::new(exit::FAILURE, "nothing was broken"));
     }
     let broken = duly.break_lock(name).await?;
@@ -107,8 +108,8 @@ pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> 
         return setup.out.print_json(&json!({"name": name, "broken": broken, "held_by": locks}));
     }
     match broken {
-        0 => setup.out.print_message(&format!("lock {shown} was released just now")),
-        _ => setup.out.print_message(&format!("lock {shown} is broken; it was held by {held_by}")),
+        0 => setup.out.print_message(&format!("lock {escaped_name} was released just now")),
+        _ => setup.out.print_message(&format!("lock {escaped_name} is broken; it was held by {held_by}")),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! `duly lock`: a command that runs while a lock is held, and a look at the locks that are.
+//! `duly lock`: runs a command while a lock is held, and manages held locks.
 //!
-//! `take` takes the lock, `command` runs the command, `signals` and `terminal` are what both need of the system,
-//! `held` shows and breaks locks that others hold.
+//! `acquire` acquires the lock, `command` runs the command, `signals` and `terminal` connect both to the system.
+//! `admin` lists, shows and breaks locks.
 
 mod acquire;
 mod admin;
@@ -58,7 +58,7 @@ enum LockVerb {
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
-    /// Take a lock away from whoever holds it: their command is told, and the next in line gets it
+    /// Take a lock away from whoever holds it: their command is told, and the next waiter gets it
     Break {
         name: String,
         #[command(flatten)]
@@ -66,7 +66,7 @@ enum LockVerb {
     },
 }
 
-/// A command, where none belongs: somebody wants to take a lock that is called like a verb.
+/// A command after a verb: the user probably means a lock that is named like the verb.
 #[derive(Debug, Args)]
 struct UnexpectedCommand {
     #[arg(last = true, hide = true)]
@@ -77,12 +77,11 @@ pub(crate) async fn run(lock: LockArgs, setup: &Setup) -> anyhow::Result<()> {
     let Some(verb) = lock.verb else {
         return acquire::run(lock.acquire, setup).await;
     };
-    let (LockVerb::Ls { unexpected: mistake }
-    | LockVerb::Get { unexpected: mistake, .. }
-    | LockVerb::Break { unexpected: mistake, .. }) = &verb;
-    if lock.acquire.has_any_option() || !mistake.command.is_empty() {
-        let why = "ls, get and break take none of this; a lock that is called like one of them: --name ls -- COMMAND";
-        return Err(CliError::new(exit::USAGE, why));
+    let (LockVerb::Ls { unexpected } | LockVerb::Get { unexpected, .. } | LockVerb::Break { unexpected, .. }) = &verb;
+    if lock.acquire.has_any_option() || !unexpected.command.is_empty() {
+        let reason =
+            "ls, get and break take none of this; a lock that is called like one of them: --name ls -- COMMAND";
+        return Err(CliError::new(exit::USAGE, reason));
     }
     match verb {
         LockVerb::Ls { .. } => admin::list(setup).await,

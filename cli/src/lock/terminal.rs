@@ -1,7 +1,7 @@
-//! The terminal, which only one group of processes may read from at a time.
+//! The controlling terminal, which only one process group may read at a time.
 //!
-//! A command has a group of its own, so that it can be ended as a whole. It gets the terminal when it reaches for it, not
-//! before: until then the terminal is that of whoever stands beside us in a pipeline.
+//! The command has its own group, so that it can be killed as a whole. It gets the terminal on its first access.
+//! Until then, the terminal stays with the group of the shell's pipeline.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use rustix::process::{Pid, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 pub(super) struct ControllingTerminal {
-    /// The one that controls us, if there is one.
+    /// The controlling terminal of this process, if it has one.
     tty: Option<File>,
     given_to: Option<Pid>,
 }
@@ -21,17 +21,17 @@ impl ControllingTerminal {
         ControllingTerminal { tty, given_to: None }
     }
 
-    /// Gives it to a group, if it is ours to give.
+    /// Makes `group` the foreground group, if this process is in the foreground. Returns true on success.
     pub(super) fn give_to(&mut self, group: Pid) -> bool {
         let Some(tty) = &self.tty else {
             return false;
         };
-        let gave = tcgetpgrp(tty) == Ok(getpgrp()) && tcsetpgrp(tty, group).is_ok();
-        self.given_to = gave.then_some(group);
-        gave
+        let given = tcgetpgrp(tty) == Ok(getpgrp()) && tcsetpgrp(tty, group).is_ok();
+        self.given_to = given.then_some(group);
+        given
     }
 
-    /// Takes it back, unless somebody else has done so. Answers whether it was given away.
+    /// Takes the terminal back, unless another group has it now. Returns true if it was given away.
     pub(super) fn take_back(&mut self) -> bool {
         let (Some(tty), Some(group)) = (&self.tty, self.given_to.take()) else {
             return false;
@@ -39,12 +39,12 @@ impl ControllingTerminal {
         if matches!(tcgetpgrp(tty), Ok(other) if other != group) {
             return true;
         }
-        // Whoever is in the background and reaches for the terminal is stopped, unless it blocks this signal.
+        // The kernel stops a background process that accesses the terminal, unless it blocks SIGTTOU.
         let mut blocked = SigSet::empty();
         blocked.add(Signal::SIGTTOU);
-        if let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) {
+        if let Ok(previous) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) {
             let _ = tcsetpgrp(tty, getpgrp());
-            let _ = before.thread_set_mask();
+            let _ = previous.thread_set_mask();
         }
         true
     }

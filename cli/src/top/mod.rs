@@ -1,4 +1,4 @@
-//! `duly top`: queues, running jobs and nodes, live in the terminal.
+//! `duly top`: a live view of queues, running jobs and nodes in the terminal.
 
 mod state;
 #[cfg(test)]
@@ -10,7 +10,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use duly::{Due, Duly, Filter, QueueCounts, State};
+use duly::admin::QueueCounts;
+use duly::job::Due;
+use duly::{Duly, Filter, State};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -19,11 +21,11 @@ use self::state::{KeyPress, StoreSnapshot, TopAction, TopState};
 use crate::exit::{self, CliError};
 use crate::{Setup, store, time};
 
-/// How often the store is looked at.
+/// How often the store is queried.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// Most jobs that are shown.
+/// The most jobs that are shown.
 const JOBS_SHOWN_MAX: usize = 100;
-/// Keys that may wait.
+/// Key presses that may be queued.
 const QUEUED_KEYS_MAX: usize = 64;
 
 /// Watch queues, running jobs and nodes; keys pause, resume, cancel and retry
@@ -35,78 +37,78 @@ pub(crate) async fn run(_: TopArgs, setup: &Setup) -> anyhow::Result<()> {
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         return Err(CliError::new(exit::USAGE, "top: needs a terminal; `duly queues ls -o json` is for scripts"));
     }
-    // Gives the terminal back also if this panics.
+    // Installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
-    let ended = run_screen(&duly, &mut terminal).await;
+    let result = run_screen(&duly, &mut terminal).await;
     ratatui::restore();
-    ended
+    result
 }
 
 async fn run_screen(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Result<()> {
     let mut top = TopState::default();
     let mut keys = read_keys();
-    // Who ends us by a signal gets the terminal back as it was.
-    let [mut ended, mut hung_up] = [signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
-    let mut looks = tokio::time::interval(REFRESH_INTERVAL);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // A signal must also leave the terminal restored.
+    let [mut terminated, mut hung_up] = [signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+    let mut refreshes = tokio::time::interval(REFRESH_INTERVAL);
+    refreshes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         terminal.draw(|frame| view::draw(frame, &top))?;
-        let act = tokio::select! {
-            _ = looks.tick() => Some(TopAction::Refresh),
+        let action = tokio::select! {
+            _ = refreshes.tick() => Some(TopAction::Refresh),
             key = keys.recv() => match key {
                 Some(Some(key)) => top.handle_key(key),
-                // The terminal was resized: drawn anew.
+                // A resize only needs a redraw.
                 Some(None) => None,
                 None => return Ok(()),
             },
-            _ = ended.recv() => return Ok(()),
+            _ = terminated.recv() => return Ok(()),
             _ = hung_up.recv() => return Ok(()),
         };
-        match act {
+        match action {
             None => {}
             Some(TopAction::Quit) => return Ok(()),
             Some(TopAction::Refresh) => refresh(duly, &mut top).await,
-            Some(act) => {
-                top.message = run_action(duly, act).await.unwrap_or_else(|error| error.to_string());
+            Some(action) => {
+                top.message = run_action(duly, action).await.unwrap_or_else(|error| error.to_string());
                 refresh(duly, &mut top).await;
             }
         }
     }
 }
 
-/// A store that does not answer is told of, and asked again a second later.
+/// Loads a new snapshot. Shows an error as the message; the next refresh tries again.
 async fn refresh(duly: &Duly, top: &mut TopState) {
     match load_snapshot(duly, top.is_dead_shown).await {
-        Ok(look) => {
+        Ok(snapshot) => {
             if std::mem::take(&mut top.is_load_failing) {
                 top.message.clear();
             }
-            top.apply_snapshot(look, time::now());
+            top.apply_snapshot(snapshot, time::now());
         }
         Err(error) => (top.message, top.is_load_failing) = (error.to_string(), true),
     }
 }
 
-async fn load_snapshot(duly: &Duly, dead: bool) -> duly::Result<StoreSnapshot> {
+async fn load_snapshot(duly: &Duly, is_dead_shown: bool) -> duly::Result<StoreSnapshot> {
     let counts = duly.counts().await?;
     let now = duly.now();
-    let late = |counts: &QueueCounts| {
+    let queue_lateness = |counts: &QueueCounts| {
         counts.oldest_ready.map(|due| (counts.queue.clone(), now.duration_since(due).unwrap_or_default()))
     };
-    let late = counts.iter().filter_map(late).collect();
-    let ended = match duly.totals().await {
-        Ok(totals) => totals.into_iter().map(|(queue, tally)| (queue, tally.attempts())).collect(),
-        // A store that keeps no history: what is kept of ended jobs must do.
+    let lateness = counts.iter().filter_map(queue_lateness).collect();
+    let ended_attempts = match duly.totals().await {
+        Ok(totals) => totals.into_iter().map(|(queue, counters)| (queue, counters.attempts())).collect(),
+        // Without a history, the rates come from the counts of kept jobs.
         Err(duly::Error::Unsupported { .. }) => BTreeMap::new(),
         Err(error) => return Err(error),
     };
-    let state = Some(if dead { State::Dead } else { State::Running });
+    let state = Some(if is_dead_shown { State::Dead } else { State::Running });
     let jobs = duly.list(Filter { state, limit: JOBS_SHOWN_MAX, ..Filter::default() }).await?.jobs;
-    Ok(StoreSnapshot { counts, ended_attempts: ended, lateness: late, nodes: duly.nodes().await?, jobs })
+    Ok(StoreSnapshot { counts, ended_attempts, lateness, nodes: duly.nodes().await?, jobs })
 }
 
-async fn run_action(duly: &Duly, act: TopAction) -> duly::Result<String> {
-    Ok(match act {
+async fn run_action(duly: &Duly, action: TopAction) -> duly::Result<String> {
+    Ok(match action {
         TopAction::Pause(queue) => {
             duly.pause_queue(&queue).await?;
             format!("queue {queue} is paused")
@@ -127,7 +129,7 @@ async fn run_action(duly: &Duly, act: TopAction) -> duly::Result<String> {
     })
 }
 
-/// Keys as they are pressed, `None` for a terminal that has changed; from a thread, for reading them blocks.
+/// Returns the key presses, and `None` for each resize. A thread reads them, because reading blocks.
 fn read_keys() -> mpsc::Receiver<Option<KeyPress>> {
     let (sender, keys) = mpsc::channel(QUEUED_KEYS_MAX);
     std::thread::spawn(move || {

@@ -1,17 +1,18 @@
-//! What `duly top` knows and what its keys do. Pure: nothing here asks a store or draws.
+//! The state of `duly top` and the effect of its keys. Does not access a store or draw.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use duly::{JobId, JobRecord, NodeRecord, QueueCounts, State};
+use duly::admin::{NodeRecord, QueueCounts};
+use duly::{JobId, JobRecord, State};
 
-/// What was seen of a store at one moment.
+/// The data of a store at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreSnapshot {
     pub(crate) counts: Vec<QueueCounts>,
-    /// Attempts that have ever ended, by queue, as far as the store counts them.
+    /// All ended attempts by queue, if the store keeps a history.
     pub(crate) ended_attempts: BTreeMap<String, u64>,
-    /// How long the first ready job of a queue has waited.
+    /// How long the oldest ready job of each queue has waited.
     pub(crate) lateness: BTreeMap<String, Duration>,
     pub(crate) nodes: Vec<NodeRecord>,
     /// Running jobs, or dead ones.
@@ -19,20 +20,22 @@ pub(crate) struct StoreSnapshot {
 }
 
 impl StoreSnapshot {
-    /// Attempts of a queue that have ended from this look to a later one.
+    /// Returns how many attempts of a queue ended between this snapshot and a later one.
     ///
-    /// By what the store counts; or by how many more ended jobs it keeps, if that says more: then nobody counts, since
-    /// the format has no place for a history, or workers were told to leave it out.
-    fn attempts_ended_until(&self, later: &StoreSnapshot, now: &QueueCounts) -> u64 {
-        let counted = |look: &StoreSnapshot| look.ended_attempts.get(&now.queue).copied();
-        let by_counts = counted(later).zip(counted(self)).map_or(0, |(now, was)| now.saturating_sub(was));
-        let was = self.counts.iter().find(|was| was.queue == now.queue);
-        let by_jobs = was.map_or(0, |was| (now.done + now.dead).saturating_sub(was.done + was.dead));
-        by_counts.max(by_jobs)
+    /// Uses the store's history, or the growth of kept jobs if that is larger.
+    /// The history is empty if the store format has none or if it is switched off.
+    fn attempts_ended_until(&self, later: &StoreSnapshot, current: &QueueCounts) -> u64 {
+        let attempts = |snapshot: &StoreSnapshot| snapshot.ended_attempts.get(&current.queue).copied();
+        let by_history =
+            attempts(later).zip(attempts(self)).map_or(0, |(current, previous)| current.saturating_sub(previous));
+        let previous = self.counts.iter().find(|counts| counts.queue == current.queue);
+        let by_jobs =
+            previous.map_or(0, |previous| (current.done + current.dead).saturating_sub(previous.done + previous.dead));
+        by_history.max(by_jobs)
     }
 }
 
-/// A key, whatever terminal it comes from.
+/// A key press, independent of the terminal library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPress {
     Char(char),
@@ -44,11 +47,11 @@ pub(crate) enum KeyPress {
     Backspace,
 }
 
-/// What a key asks for.
+/// The action that a key requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TopAction {
     Quit,
-    /// Look again at once.
+    /// Load a new snapshot at once.
     Refresh,
     Pause(String),
     Resume(String),
@@ -63,11 +66,11 @@ pub(crate) enum Pane {
     Jobs,
 }
 
-/// All that is shown.
+/// The state of the screen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TopState {
     pub(crate) snapshot: StoreSnapshot,
-    /// Attempts that ended per second, by queue, from one look to the next.
+    /// Ended attempts per second by queue, between the last two snapshots.
     pub(crate) rates: BTreeMap<String, f64>,
     snapshot_at: Option<SystemTime>,
     pub(crate) pane: Pane,
@@ -76,39 +79,40 @@ pub(crate) struct TopState {
     pub(crate) filter: String,
     pub(crate) is_typing: bool,
     pub(crate) is_help_shown: bool,
-    /// Dead jobs instead of running ones.
+    /// Show dead jobs instead of running ones.
     pub(crate) is_dead_shown: bool,
-    /// What was done last, or went wrong.
+    /// The last action or error.
     pub(crate) message: String,
-    /// The store could not be looked at, which `said` tells.
+    /// The last load failed, and `message` contains its error.
     pub(crate) is_load_failing: bool,
 }
 
 impl TopState {
-    /// Takes in a new look.
-    pub(crate) fn apply_snapshot(&mut self, look: StoreSnapshot, now: SystemTime) {
-        let past = self.snapshot_at.and_then(|at| now.duration_since(at).ok()).map_or(0.0, |past| past.as_secs_f64());
-        if past > 0.0 {
-            let rate = |now: &QueueCounts| {
-                let more = self.snapshot.attempts_ended_until(&look, now);
-                (now.queue.clone(), more as f64 / past)
+    /// Replaces the snapshot and computes the rates.
+    pub(crate) fn apply_snapshot(&mut self, snapshot: StoreSnapshot, now: SystemTime) {
+        let elapsed =
+            self.snapshot_at.and_then(|at| now.duration_since(at).ok()).map_or(0.0, |time| time.as_secs_f64());
+        if elapsed > 0.0 {
+            let rate = |counts: &QueueCounts| {
+                let ended = self.snapshot.attempts_ended_until(&snapshot, counts);
+                (counts.queue.clone(), ended as f64 / elapsed)
             };
-            self.rates = look.counts.iter().map(rate).collect();
+            self.rates = snapshot.counts.iter().map(rate).collect();
         }
-        self.snapshot = look;
+        self.snapshot = snapshot;
         self.snapshot_at = Some(now);
     }
 
-    /// Queues that fit the filter.
+    /// Returns the queues that match the filter.
     pub(crate) fn filtered_queues(&self) -> Vec<&QueueCounts> {
         self.snapshot.counts.iter().filter(|counts| counts.queue.contains(&self.filter)).collect()
     }
 
-    /// Jobs that fit the filter.
+    /// Returns the jobs that match the filter.
     pub(crate) fn filtered_jobs(&self) -> Vec<&JobRecord> {
-        let fits =
+        let matches =
             |record: &&JobRecord| record.job.queue.contains(&self.filter) || record.job.kind.contains(&self.filter);
-        self.snapshot.jobs.iter().filter(fits).collect()
+        self.snapshot.jobs.iter().filter(matches).collect()
     }
 
     pub(crate) fn selected_queue(&self) -> usize {
@@ -119,7 +123,7 @@ impl TopState {
         self.selected_job.min(self.filtered_jobs().len().saturating_sub(1))
     }
 
-    /// Does what a key says, and answers what the store is to be asked for.
+    /// Handles a key and returns the action for the store, if any.
     pub(crate) fn handle_key(&mut self, key: KeyPress) -> Option<TopAction> {
         if self.is_typing {
             self.edit_filter(key);
@@ -158,20 +162,20 @@ impl TopState {
         None
     }
 
-    /// The job that is marked, if it is in this state.
+    /// Returns the selected job if it is in this state.
     fn selected_job_in_state(&self, state: State) -> Option<JobId> {
         self.filtered_jobs().get(self.selected_job()).filter(|record| record.state == state).map(|record| record.job.id)
     }
 
     fn move_selection(&mut self, by: isize) {
-        let (at, len) = match self.pane {
+        let (index, len) = match self.pane {
             Pane::Queues => (self.selected_queue(), self.filtered_queues().len()),
             Pane::Jobs => (self.selected_job(), self.filtered_jobs().len()),
         };
-        let to = at.saturating_add_signed(by).min(len.saturating_sub(1));
+        let new_index = index.saturating_add_signed(by).min(len.saturating_sub(1));
         match self.pane {
-            Pane::Queues => self.selected_queue = to,
-            Pane::Jobs => self.selected_job = to,
+            Pane::Queues => self.selected_queue = new_index,
+            Pane::Jobs => self.selected_job = new_index,
         }
     }
 

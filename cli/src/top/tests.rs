@@ -1,4 +1,4 @@
-//! What is shown, and what keys do, without a terminal.
+//! Tests of the screen and the keys, without a terminal.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,22 +23,22 @@ async fn top_with_jobs() -> (Duly, TopState) {
     duly.pause_queue("slow").await.expect("pauses");
     let mut top = TopState::default();
     top.handle_key(KeyPress::Char('d'));
-    top.apply_snapshot(load_snapshot(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
+    top.apply_snapshot(load_snapshot(&duly, true).await.expect("loads"), SystemTime::UNIX_EPOCH);
     (duly, top)
 }
 
 #[tokio::test]
 async fn queues_jobs_and_nodes_are_shown() {
     let (duly, mut top) = top_with_jobs().await;
-    let shown = draw_to_text(&top, 140, 30);
-    for words in ["duly top", "QUEUE", "default", "slow", "paused", "dead jobs", "bad", "nodes", "? help"] {
-        assert!(shown.contains(words), "{words} is not in\n{shown}");
+    let screen = draw_to_text(&top, 140, 30);
+    for text in ["duly top", "QUEUE", "default", "slow", "paused", "dead jobs", "bad", "nodes", "? help"] {
+        assert!(screen.contains(text), "{text} is not in\n{screen}");
     }
-    // Not kept, and counted all the same.
+    // Jobs that are not kept count, too.
     duly.push_all((0..30).map(|_| Push::new("bad", "1").queue("b").keep(Duration::ZERO))).await.expect("pushes");
     duly.worker().queue("b", 1).on_kind("bad", async |_: Ctx| Outcome::Ack).drain().await.expect("drains");
     let later = SystemTime::UNIX_EPOCH + Duration::from_secs(3);
-    top.apply_snapshot(load_snapshot(&duly, true).await.expect("looks"), later);
+    top.apply_snapshot(load_snapshot(&duly, true).await.expect("loads"), later);
     assert!(draw_to_text(&top, 140, 30).contains("10.0"), "thirty in three seconds");
 }
 
@@ -49,7 +49,7 @@ async fn quiet_node_is_marked() {
     let worker = tokio::spawn(worker);
     let joins = async {
         while !top.snapshot.nodes.iter().any(|node| node.alive && !node.queues.is_empty()) {
-            top.apply_snapshot(load_snapshot(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
+            top.apply_snapshot(load_snapshot(&duly, true).await.expect("loads"), SystemTime::UNIX_EPOCH);
         }
     };
     tokio::time::timeout(Duration::from_secs(30), joins).await.expect("joins in time");
@@ -67,7 +67,7 @@ async fn rate_without_history_counts_kept_jobs() {
         duly.push_all((0..20).map(|_| Push::new("mail", "1").queue("b"))).await.expect("pushes");
         duly.worker().queue("b", 5).on_kind("mail", async |_: Ctx| Outcome::Ack).drain().await.expect("drains");
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-        top.apply_snapshot(load_snapshot(&duly, false).await.expect("looks"), at);
+        top.apply_snapshot(load_snapshot(&duly, false).await.expect("loads"), at);
     }
     assert_eq!(top.rates.get("b").copied(), Some(20.0));
 }

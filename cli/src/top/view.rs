@@ -1,4 +1,4 @@
-//! How `duly top` looks. Pure: from what is known to what is drawn.
+//! Draws the state of `duly top`, without changing it.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -56,11 +56,11 @@ pub(crate) fn draw(frame: &mut Frame<'_>, top: &TopState) {
 
 fn build_table<'t>(head: &'t [&'t str], widths: &[u16], rows: Vec<Row<'t>>, title: String) -> Table<'t> {
     let widths: Vec<Constraint> = widths.iter().map(|width| Constraint::Length(*width)).collect();
-    let marked = Style::new().add_modifier(Modifier::REVERSED);
+    let highlighted = Style::new().add_modifier(Modifier::REVERSED);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     Table::new(rows, widths)
         .header(Row::new(head.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).style(bold))
-        .row_highlight_style(marked)
+        .row_highlight_style(highlighted)
         .block(Block::bordered().title(title))
 }
 
@@ -70,7 +70,7 @@ fn format_cell(text: &str) -> String {
 
 fn draw_queues(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     let rows = top.filtered_queues().into_iter().map(|queue| {
-        let late = top.snapshot.lateness.get(&queue.queue).map_or(String::new(), |late| time::format_duration(*late));
+        let lateness = top.snapshot.lateness.get(&queue.queue).copied().map(time::format_duration).unwrap_or_default();
         let rate = top.rates.get(&queue.queue).map_or(String::new(), |rate| format!("{rate:.1}"));
         let state = match (&queue.moving, queue.paused) {
             (Some(_), _) => "moving",
@@ -79,7 +79,7 @@ fn draw_queues(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
         };
         let [scheduled, ready, running, done, dead] =
             [queue.scheduled, queue.ready, queue.running, queue.done, queue.dead].map(|n| n.to_string());
-        Row::new([format_cell(&queue.queue), state.to_owned(), ready, running, scheduled, done, dead, rate, late])
+        Row::new([format_cell(&queue.queue), state.to_owned(), ready, running, scheduled, done, dead, rate, lateness])
     });
     let head = ["QUEUE", "", "READY", "RUNNING", "SCHEDULED", "DONE", "DEAD", "ENDED/S", "LATE"];
     let widths = [24, 7, 9, 8, 10, 9, 9, 9, 10];
@@ -92,12 +92,12 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     let rows = top.filtered_jobs().into_iter().map(|record| {
         let job = &record.job;
         let node = record.node.map(|node| node.to_string()).unwrap_or_default();
-        let tries = format!("{}/{}", record.attempts, job.max_attempts);
+        let attempts = format!("{}/{}", record.attempts, job.max_attempts);
         Row::new([
             job.id.to_string(),
             format_cell(&job.kind),
             format_cell(&job.queue),
-            tries,
+            attempts,
             time::format_relative(record.due),
             node,
         ])
@@ -113,12 +113,12 @@ fn draw_nodes(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     let rows = top.snapshot.nodes.iter().map(|node| {
         let slots = node.profile.slots.map_or(String::new(), |slots| format!("/{slots}"));
         let state = if node.state() == "alive" { "" } else { node.state() };
-        let holds = format!("{}{slots}", node.held);
+        let held = format!("{}{slots}", node.held);
         Row::new([
             node.id.to_string(),
             format_cell(&node.host),
             state.to_owned(),
-            holds,
+            held,
             format_cell(&node.queues.join(" ")),
         ])
     });

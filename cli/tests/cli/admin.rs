@@ -1,4 +1,4 @@
-//! Looking after many jobs: filters, dry runs, groups of dead ones, limits, what has happened.
+//! Managing many jobs: filters, dry runs, groups of dead jobs, capacity, statistics.
 
 use crate::sandbox::Sandbox;
 
@@ -7,17 +7,17 @@ fn filter_selects_jobs() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail", r#"{"to":"ada lovelace"}"#]);
     sandbox.push(&["mail", r#"{"to":"bob"}"#, "--in", "1h"]);
-    let found = |words: &[&str]| {
-        let told = sandbox.run(&[&["jobs", "ls", "--json"], words].concat()).ok().json();
-        told["jobs"].as_array().expect("a list").len()
+    let count = |words: &[&str]| {
+        let page = sandbox.run(&[&["jobs", "ls", "--json"], words].concat()).ok().json();
+        page["jobs"].as_array().expect("a list").len()
     };
-    assert_eq!(found(&["kind:mail"]), 2);
-    assert_eq!(found(&["state:ready", "args.to:ada lovelace"]), 1);
-    assert_eq!(found(&["state:ready args.to:bob"]), 0);
-    assert_eq!(found(&["--state", "scheduled", "bob"]), 1);
-    let wrong = sandbox.run(&["jobs", "ls", "stat:dead"]);
-    assert!(wrong.err.contains("stat:dead") && wrong.err.contains('^'), "{}", wrong.err);
-    wrong.failed(2, "is nothing to look for");
+    assert_eq!(count(&["kind:mail"]), 2);
+    assert_eq!(count(&["state:ready", "args.to:ada lovelace"]), 1);
+    assert_eq!(count(&["state:ready args.to:bob"]), 0);
+    assert_eq!(count(&["--state", "scheduled", "bob"]), 1);
+    let invalid = sandbox.run(&["jobs", "ls", "stat:dead"]);
+    assert!(invalid.err.contains("stat:dead") && invalid.err.contains('^'), "{}", invalid.err);
+    invalid.failed(2, "unknown field");
 }
 
 #[test]
@@ -27,20 +27,20 @@ fn bulk_change_counts_and_asks_for_confirmation() {
         sandbox.push(&["mail", "{}", "--in", "1h"]);
     }
     sandbox.run(&["jobs", "rm"]).failed(2, "which jobs?");
-    // As of a variable that is not set.
-    for nothing in ["", "  "] {
-        sandbox.run(&["jobs", "rm", nothing, "--yes"]).failed(2, "say --all");
-        sandbox.run(&["dead", "rm", nothing, "--yes"]).failed(2, "say --all");
+    // As from an unset variable.
+    for empty in ["", "  "] {
+        sandbox.run(&["jobs", "rm", empty, "--yes"]).failed(2, "say --all");
+        sandbox.run(&["dead", "rm", empty, "--yes"]).failed(2, "say --all");
     }
     let id = sandbox.push(&["other", "{}"]);
     sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is no id of a job");
     sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is no id of a job");
     sandbox.run(&["jobs", "rm", &id]).ok();
     sandbox.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
-    let told = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
-    assert!(told.contains("3 jobs would be removed"), "{told}");
-    let told = sandbox.run(&["jobs", "retry", "state:scheduled", "--yes", "--json"]).ok().json();
-    assert_eq!((&told["matching"], &told["done"]), (&3.into(), &3.into()));
+    let out = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
+    assert!(out.contains("3 jobs would be removed"), "{out}");
+    let report = sandbox.run(&["jobs", "retry", "state:scheduled", "--yes", "--json"]).ok().json();
+    assert_eq!((&report["matching"], &report["applied"]), (&3.into(), &3.into()));
     sandbox.run(&["jobs", "rm", "--all", "--yes"]).ok();
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
 }
@@ -55,8 +55,8 @@ fn dead_jobs_are_retried_by_group() {
     let groups = sandbox.run(&["dead", "ls", "--json"]).ok().json();
     assert_eq!((&groups[0]["kind"], &groups[0]["count"]), (&"command".into(), &2.into()));
     let group = groups[0]["id"].as_str().expect("a group").to_owned();
-    let told = sandbox.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
-    assert!(told.contains("2 jobs would be retried"), "{told}");
+    let out = sandbox.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
+    assert!(out.contains("2 jobs would be retried"), "{out}");
     sandbox.run(&["dead", "retry", &group, "--yes"]).ok();
     assert_eq!(sandbox.run(&["dead", "ls", "--json"]).ok().json(), serde_json::json!([]));
     let stats = sandbox.run(&["stats", "--json"]).ok().json();
@@ -86,18 +86,18 @@ fn capacity_and_edits_are_applied() {
 fn queue_without_jobs_is_reported() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
-    let told = |args: &[&str], words: &str| {
+    let prints = |args: &[&str], text: &str| {
         let ran = sandbox.run(args).ok();
-        assert!(ran.err.contains(words), "{words:?} is not in {ran:?}");
+        assert!(ran.err.contains(text), "{text:?} is not in {ran:?}");
     };
     let never = "(nothing was ever pushed to it)";
-    told(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
-    told(&["queues", "resume", "defualt"], "is open (there is no job in it)");
-    told(&["queues", "resume", "other"], never);
-    told(&["queues", "capacity", "third", "--jobs", "7"], never);
-    told(&["queues", "clear", "fourth", "--yes"], never);
-    let known = sandbox.run(&["queues", "pause", "default"]).ok().err;
-    assert!(known.ends_with("queue default is paused\n"), "{known}");
+    prints(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
+    prints(&["queues", "resume", "defualt"], "is open (there is no job in it)");
+    prints(&["queues", "resume", "other"], never);
+    prints(&["queues", "capacity", "third", "--jobs", "7"], never);
+    prints(&["queues", "clear", "fourth", "--yes"], never);
+    let message = sandbox.run(&["queues", "pause", "default"]).ok().err;
+    assert!(message.ends_with("queue default is paused\n"), "{message}");
     sandbox.run(&["dead", "retry", "0123456789abcdef", "--yes"]).failed(3, "no such group");
     sandbox.run(&["dead", "rm", "0123456789abcdef", "--yes"]).failed(3, "no such group");
 }
@@ -108,10 +108,10 @@ fn filter_that_looks_like_an_option_is_accepted() {
     sandbox.push(&["mail"]);
     sandbox.run(&["jobs", "ls", "-state:done"]).failed(2, "goes behind --");
     sandbox.run(&["jobs", "rm", "-queue:a", "--yes"]).failed(2, "goes behind --");
-    let found = |args: &[&str]| sandbox.run(args).ok().json()["jobs"].as_array().expect("a list").len();
-    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:done"]), 1);
-    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:ready"]), 0);
-    assert_eq!(found(&["jobs", "ls", "--json", "state:ready", "--state", "ready"]), 1);
+    let count = |args: &[&str]| sandbox.run(args).ok().json()["jobs"].as_array().expect("a list").len();
+    assert_eq!(count(&["jobs", "ls", "--json", "--", "-state:done"]), 1);
+    assert_eq!(count(&["jobs", "ls", "--json", "--", "-state:ready"]), 0);
+    assert_eq!(count(&["jobs", "ls", "--json", "state:ready", "--state", "ready"]), 1);
     sandbox.run(&["jobs", "ls", "state:dead", "--state", "done"]).failed(2, "state is said twice");
     sandbox.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is said twice");
     sandbox.run(&["jobs", "ls", "stat:dead"]).failed(2, "due<TIME");

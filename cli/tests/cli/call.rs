@@ -1,8 +1,9 @@
-//! `duly call`: methods of other nodes from the shell, and the key that messages are signed with.
+//! `duly call`: calls of methods on other nodes, and the key that signs messages.
 
 use std::time::Duration;
 
-use duly::{CallContext, Duly};
+use duly::Duly;
+use duly::call::CallContext;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -11,7 +12,7 @@ use crate::sandbox::{Background, Ran, Sandbox, until};
 const KEY: &str = "0123456789abcdef0123456789abcdef-one";
 const NEW_KEY: &str = "0123456789abcdef0123456789abcdef-two";
 
-/// A service that answers methods of its own.
+/// A node with methods of its own.
 struct Service {
     runtime: Runtime,
     duly: Duly,
@@ -43,24 +44,24 @@ impl Service {
     }
 }
 
-/// A worker that takes part and listens.
+/// Starts a worker and waits until it replies to calls.
 pub(crate) fn worker(sandbox: &Sandbox, key: Option<&str>) -> Background {
     let command = |args: &[&str]| {
         let mut command = sandbox.command(args);
         command.envs(key.map(|key| ("DULY_CLUSTER_KEY", key)));
         command
     };
-    let listening = || {
+    let count_replies = || {
         let pinged = Ran::from(command(&["call", "duly.ping", "--all", "-o", "ndjson"]).output().expect("it runs"));
         pinged.out.lines().count()
     };
-    let before = listening();
-    let worker = Sandbox::start_it(command(&["work"]));
-    until("it listens", || listening() > before);
+    let before = count_replies();
+    let worker = Sandbox::start_command(command(&["work"]));
+    until("the worker replies", || count_replies() > before);
     worker
 }
 
-/// The ids of nodes that live.
+/// Returns the ids of live nodes.
 pub(crate) fn alive(sandbox: &Sandbox) -> Vec<String> {
     let nodes = sandbox.run(&["nodes", "ls", "--json"]);
     let nodes: Vec<Value> = serde_json::from_str(&nodes.out).unwrap_or_default();
@@ -82,16 +83,16 @@ fn call_reaches_one_node_or_all() {
     let table = sandbox.run(&["call", "duly.ping", "--all"]).ok().out;
     assert!(table.starts_with("NODE ") && table.lines().count() == 3, "only those two: {table}");
     let all = sandbox.run(&["call", "duly.ping", "--all", "--json"]).ok().json();
-    let mut answered: Vec<&str> =
+    let mut replied: Vec<&str> =
         all.as_array().expect("a list").iter().filter_map(|one| one["node"].as_str()).collect();
-    answered.sort_unstable();
+    replied.sort_unstable();
     let mut nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     nodes.sort_unstable();
-    assert_eq!(answered, nodes);
+    assert_eq!(replied, nodes);
     assert_eq!(all[0]["value"]["version"], env!("CARGO_PKG_VERSION"));
     let lines = sandbox.run(&["call", "duly.ping", "--all", "-o", "ndjson"]).ok().out;
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok_and(|one| one["error"].is_null())));
-    let sent = sandbox.run(&["call", "duly.ping", "--forget", "--json"]).ok().json();
+    let sent = sandbox.run(&["call", "duly.ping", "--no-reply", "--json"]).ok().json();
     assert_eq!(sent, json!({"sent": 1}));
 }
 
@@ -125,17 +126,17 @@ fn call_errors_have_exit_codes() {
     sandbox.run(&["call", "missing", "--node", &service.id()]).failed(3, "not answered there");
     sandbox.run(&["call", "duly.missing"]).failed(3, "not answered there");
     sandbox.run(&["call", "echo", "--connection", "browser-7"]).failed(3, "no node holds the connection browser-7");
-    sandbox.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "may have been carried out");
-    // The worker has no such method: that is no failure.
+    sandbox.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "it may have run");
+    // The worker lacks the method, which is not a failure.
     let all = sandbox.run(&["call", "echo", "7", "--all", "--json"]).ok();
     assert_eq!(all.json(), json!([{"node": service.id(), "value": 7}]));
     assert!(all.err.contains("1 more nodes do not answer echo"), "{all:?}");
     let failed = sandbox.run(&["call", "fail", "--all", "--json"]).failed(1, "fail has failed on 1 of 1").json();
     assert_eq!(failed[0]["error"]["code"], "remote");
-    let late =
+    let timed_out =
         sandbox.run(&["call", "sleep", "--all", "--timeout", "100ms", "-o", "ndjson"]).failed(124, "1 of 1").json();
-    assert_eq!(late["error"]["code"], "timeout");
-    sandbox.run(&["call", "duly.quiet", "{\"x\":1}"]).failed(1, "takes {\"on\"");
+    assert_eq!(timed_out["error"]["code"], "timeout");
+    sandbox.run(&["call", "duly.quiet", "{\"x\":1}"]).failed(1, "expected {\"on\"");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `duly cron`: rules kept, applied from a file, shown, and told what is wrong with them.
+//! `duly cron`: adds, applies, shows and removes rules, and reports errors in them.
 
 use serde_json::json;
 
@@ -12,8 +12,8 @@ fn rule_is_added_shown_and_removed() {
     let rule = sandbox.run(&["cron", "get", "backup", "--json"]).ok().json();
     assert_eq!((&rule["kind"], &rule["tz"]), (&json!("command"), &json!("Europe/Berlin")));
     assert_eq!(rule["args"]["argv"], json!(["./backup.sh"]));
-    let shown = sandbox.run(&["cron", "ls"]).ok();
-    assert!(shown.out.contains("backup") && shown.out.contains("Europe/Berlin"), "{shown:?}");
+    let table = sandbox.run(&["cron", "ls"]).ok();
+    assert!(table.out.contains("backup") && table.out.contains("Europe/Berlin"), "{table:?}");
     assert!(sandbox.run(&["cron", "get", "backup"]).ok().out.contains("At 03:00"));
     assert!(sandbox.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
     assert!(sandbox.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
@@ -36,7 +36,7 @@ fn triggered_rule_pushes_its_job() {
 #[test]
 fn pattern_error_marks_the_position() {
     let sandbox = Sandbox::new();
-    let ran = sandbox.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "the hour \"25\" is wrong");
+    let ran = sandbox.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "invalid hour \"25\"");
     assert!(ran.err.ends_with("  0 25 * * *\n    ^^\n"), "{ran:?}");
     sandbox.run(&["cron", "add", "r", "0 0 31 2 *", "--kind", "mail"]).failed(2, "never matches");
     sandbox.run(&["cron", "add", "r", "* * * * *", "--tz", "Berlin", "--kind", "mail"]).failed(2, "Europe/Berlin");
@@ -62,7 +62,7 @@ fn next_shows_daylight_saving_changes() {
     assert!(!sandbox.path("duly.db").exists(), "it needs no store");
 }
 
-/// Where a machine keeps its zones is hidden from this one process, as if it had none.
+/// Hides the system's zone data from this one process.
 #[test]
 fn time_zones_work_without_system_data() {
     const HIDE: &str = "for dir in /usr/share/zoneinfo /usr/share/lib/zoneinfo /etc/zoneinfo; do \
@@ -116,18 +116,18 @@ fn cron_file_is_applied_as_a_whole() {
 #[test]
 fn errors_in_a_cron_file_name_their_rule() {
     let sandbox = Sandbox::new();
-    let told = |text: &str, words: &str| {
+    let fails = |text: &str, message: &str| {
         sandbox.write("rules.toml", text);
-        sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, words)
+        sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, message)
     };
-    told(&FILE.replace("0 3 * * *", "0 33 * * *"), "rule report: pattern: the hour");
-    told(&FILE.replace("skip", "sometimes"), "rule report: overlap");
-    told(&FILE.replace("jitter", "jiter"), "jiter");
-    told(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
-    told(&FILE.replace("command =", "dir = \"/\"\nkind = \"x\"\n#"), "either a kind");
+    fails(&FILE.replace("0 3 * * *", "0 33 * * *"), "rule report: pattern: invalid hour");
+    fails(&FILE.replace("skip", "sometimes"), "rule report: overlap");
+    fails(&FILE.replace("jitter", "jiter"), "jiter");
+    fails(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
+    fails(&FILE.replace("command =", "dir = \"/\"\nkind = \"x\"\n#"), "either a kind");
     let rule = "[[cron]]\nname = \"a\"\npattern = \"@daily\"\nkind = \"x\"\n";
-    told(&format!("{rule}args = {{ at = [2026-12-01] }}"), "moments such as 2026-12-01");
-    told(&format!("{rule}args = inf"), "JSON has no inf");
-    told("[[cron", "rules.toml");
+    fails(&format!("{rule}args = {{ at = [2026-12-01] }}"), "moments such as 2026-12-01");
+    fails(&format!("{rule}args = inf"), "JSON has no inf");
+    fails("[[cron", "rules.toml");
     sandbox.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
 }

@@ -1,32 +1,32 @@
-//! Looking closer: why, verify, backup, sql, and what shells and manuals want to know.
+//! `why`, `verify`, `backup`, `sql`, `watch`, bulk pushes, completions and manual pages.
 
 use std::io::Write;
 use std::process::Stdio;
 
 use crate::sandbox::{Ran, Sandbox};
 
-const NOBODY: &str = "0192f7a1-0000-7000-8000-000000000000";
+const UNKNOWN_ID: &str = "0192f7a1-0000-7000-8000-000000000000";
 
 #[test]
 fn why_prints_one_sentence() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--in", "1h", "mail"]);
-    let said = sandbox.run(&["jobs", "why", &id]).ok().out;
-    assert!(said.starts_with("it is due later, at 20") && said.lines().count() == 1, "{said}");
-    let told = sandbox.run(&["jobs", "why", &id, "--json"]).ok().json();
-    assert_eq!((told["why"].as_str(), told["id"].as_str()), (Some("due_later"), Some(&*id)));
+    let why = sandbox.run(&["jobs", "why", &id]).ok().out;
+    assert!(why.starts_with("it is due later, at 20") && why.lines().count() == 1, "{why}");
+    let json = sandbox.run(&["jobs", "why", &id, "--json"]).ok().json();
+    assert_eq!((json["why"].as_str(), json["id"].as_str()), (Some("due_later"), Some(&*id)));
     let id = sandbox.push(&["mail"]);
     assert!(sandbox.run(&["jobs", "why", &id]).ok().out.starts_with("no node works its queue default"));
-    // As one that was put off because nobody there knew its kind.
+    // Due soon, like a job that a node deferred because it has no handler for the kind.
     let id = sandbox.push(&["--in", "50s", "mail"]);
-    let said = sandbox.run(&["jobs", "why", &id]).ok().out;
-    assert!(said.starts_with("no node works its queue default") && said.contains("put off until 20"), "{said}");
-    sandbox.run(&["jobs", "why", NOBODY]).failed(3, "no such job");
+    let why = sandbox.run(&["jobs", "why", &id]).ok().out;
+    assert!(why.starts_with("no node works its queue default") && why.contains("deferred until 20"), "{why}");
+    sandbox.run(&["jobs", "why", UNKNOWN_ID]).failed(3, "no such job");
     sandbox.run(&["jobs", "why", "x"]).failed(2, "not a job id");
 }
 
 #[test]
-fn verify_finds_and_repairs_a_breach() {
+fn verify_finds_and_repairs_a_violation() {
     let sandbox = Sandbox::new();
     sandbox.run(&["verify"]).failed(5, "no store");
     let id = sandbox.push(&["mail"]);
@@ -35,14 +35,14 @@ fn verify_finds_and_repairs_a_breach() {
     let damaged = std::process::Command::new("python3").args(["-c", damage]).current_dir(sandbox.path("")).output();
     assert!(damaged.expect("python3 is there").status.success());
 
-    let found = sandbox.run(&["verify"]).failed(1, "2 breaches");
+    let found = sandbox.run(&["verify"]).failed(1, "2 violations");
     assert!(found.out.contains("one_state: ") && found.out.contains(&id), "{found:?}");
     assert!(found.out.contains("1 jobs are counted as ready, but there are 0"), "{found:?}");
-    assert_eq!(sandbox.run(&["verify", "--json"]).json()["breaches"][0]["rule"], "one_state");
+    assert_eq!(sandbox.run(&["verify", "--json"]).json()["violations"][0]["invariant"], "one_state");
     sandbox.run(&["verify", "--repair"]).failed(2, "--yes");
     sandbox.run(&["verify", "--repair", "--yes", "--backup", "before.db"]).ok();
     sandbox.run(&["verify"]).ok();
-    sandbox.run(&["verify", "--store", "before.db"]).failed(1, "2 breaches");
+    sandbox.run(&["verify", "--store", "before.db"]).failed(1, "2 violations");
     assert_eq!(sandbox.job(&id)["state"], "ready");
 }
 
@@ -52,24 +52,27 @@ fn damaged_file_is_reported_once() {
     let lines: String = (0..2_000).map(|n| format!("{n}\n")).collect();
     with_stdin(&sandbox, &["push", "--bulk", "count"], &lines).ok();
     drop(duly::rusqlite::Connection::open(sandbox.path("duly.db")).expect("SQLite").execute_batch("VACUUM"));
-    let whole = std::fs::read(sandbox.path("duly.db")).expect("a file");
-    let pages = whole.len() / 4096;
-    let mut seen = 0;
+    let intact = std::fs::read(sandbox.path("duly.db")).expect("a file");
+    let pages = intact.len() / 4096;
+    let mut reported = 0;
     for page in (2..pages).step_by(pages / 8) {
-        let mut rotten = whole.clone();
-        rotten[page * 4096..page * 4096 + 200].fill(0xff);
-        std::fs::write(sandbox.path("rotten.db"), rotten).expect("a file");
-        let ran = sandbox.run(&["verify", "--store", "rotten.db"]);
-        // A page of a table that opening needs is told at once.
+        let mut damaged = intact.clone();
+        damaged[page * 4096..page * 4096 + 200].fill(0xff);
+        std::fs::write(sandbox.path("damaged.db"), damaged).expect("a file");
+        let ran = sandbox.run(&["verify", "--store", "damaged.db"]);
+        // A damaged page that is needed to open the store fails at once.
         if ran.code == Some(5) {
             continue;
         }
-        seen += 1;
+        reported += 1;
         let ran = ran.failed(1, "the file itself is damaged");
-        assert!(ran.out.contains("file: ") && !ran.out.contains("\\n") && !ran.out.contains("***"), "{ran:?}");
-        sandbox.run(&["verify", "--store", "rotten.db", "--repair", "--yes"]).failed(1, "restore a backup");
+        assert!(
+            ran.out.contains("file_integrity: ") && !ran.out.contains("\\n") && !ran.out.contains("***"),
+            "{ran:?}"
+        );
+        sandbox.run(&["verify", "--store", "damaged.db", "--repair", "--yes"]).failed(1, "restore a backup");
     }
-    assert!(seen > 2, "{seen} of {pages}");
+    assert!(reported > 2, "{reported} of {pages}");
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn backup_writes_a_new_file() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail"]);
     sandbox.run(&["backup", "copy.db"]).ok();
-    sandbox.run(&["backup", "copy.db"]).failed(4, "is there already");
+    sandbox.run(&["backup", "copy.db"]).failed(4, "already exists");
     sandbox.run(&["backup", "nowhere/copy.db"]).failed(2, "does not exist");
     assert_eq!(sandbox.run(&["jobs", "get", &id, "--store", "copy.db", "--json"]).ok().json()["state"], "ready");
 }
@@ -102,8 +105,8 @@ fn sql_is_read_only() {
     sandbox.run(&["sql", "SELEC"]).failed(2, "syntax");
     let ran = sandbox.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
     assert!(!ran.err.contains("Redis"), "{ran:?}");
-    for nothing in ["", " ; -- not yet", "/* nothing"] {
-        sandbox.run(&["sql", nothing]).failed(2, "must not be empty");
+    for empty in ["", " ; -- not yet", "/* nothing"] {
+        sandbox.run(&["sql", empty]).failed(2, "must not be empty");
     }
     assert_eq!(
         with_stdin(&sandbox, &["sql", "-o", "ndjson"], "SELECT count(*) AS n FROM duly_job").ok().out.trim(),
@@ -130,12 +133,12 @@ fn many_jobs_are_read_from_stdin() {
     let ran = with_stdin(&sandbox, &["push", "--bulk", "count", "--queue", "q"], &lines).ok();
     assert!(ran.err.contains("2500 jobs pushed, 0 were there already"), "{ran:?}");
     let id = "0192f7a1-0000-7000-8000-000000000009";
-    let whole = format!(
+    let lines = format!(
         "{{\"kind\":\"a\",\"args\":[1],\"priority\":\"high\",\"in\":\"1h\",\"tags\":[\"x\"],\"id\":\"{id}\"}}\n\n{{\"kind\":\"b\"}}\n"
     );
-    assert_eq!(with_stdin(&sandbox, &["push", "--bulk", "--json"], &whole).ok().json()["pushed"], 2);
-    let told = with_stdin(&sandbox, &["push", "--bulk", "--json"], &whole).ok().json();
-    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(1), Some(1)), "an id is pushed once");
+    assert_eq!(with_stdin(&sandbox, &["push", "--bulk", "--json"], &lines).ok().json()["pushed"], 2);
+    let counts = with_stdin(&sandbox, &["push", "--bulk", "--json"], &lines).ok().json();
+    assert_eq!((counts["pushed"].as_u64(), counts["existing"].as_u64()), (Some(1), Some(1)), "an id is pushed once");
     let job = sandbox.job(id);
     assert_eq!((&job["state"], &job["priority"], &job["args"][0]), (&"scheduled".into(), &"high".into(), &1.into()));
     with_stdin(&sandbox, &["push", "--bulk"], "{\"kind\":\"a\"}\nnonsense\n").failed(2, "line 2");
@@ -149,16 +152,16 @@ fn many_jobs_are_read_from_stdin() {
 #[test]
 fn invalid_line_is_named_and_repeat_is_safe() {
     let sandbox = Sandbox::new();
-    let lines = |wrong: Option<usize>| -> String {
-        let line = |n| if Some(n) == wrong { "{bad\n".to_owned() } else { format!("{n}\n") };
+    let lines = |invalid: Option<usize>| -> String {
+        let line = |n| if Some(n) == invalid { "{bad\n".to_owned() } else { format!("{n}\n") };
         (1..=1_500).map(line).collect()
     };
     let ran =
         with_stdin(&sandbox, &["push", "--bulk", "count"], &lines(Some(1_200))).failed(2, "line 1200: args: not JSON");
     assert!(ran.err.contains("lines 1 to 1000 were pushed") && !ran.err.contains("line 1 column"), "{ran:?}");
     let id = ran.err.split("--id ").nth(1).and_then(|rest| rest.split(':').next()).expect("an id").to_owned();
-    let told = with_stdin(&sandbox, &["push", "--bulk", "count", "--id", &id, "--json"], &lines(None)).ok().json();
-    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(500), Some(1_000)));
+    let counts = with_stdin(&sandbox, &["push", "--bulk", "count", "--id", &id, "--json"], &lines(None)).ok().json();
+    assert_eq!((counts["pushed"].as_u64(), counts["existing"].as_u64()), (Some(500), Some(1_000)));
     with_stdin(&sandbox, &["push", "--bulk", "count"], &lines(Some(1))).failed(2, "nothing was pushed");
     with_stdin(&sandbox, &["push", "--bulk"], "{\"kind\":\"a b\"}\n").failed(2, "line 1: kind");
 }
@@ -173,7 +176,7 @@ fn watch_prints_each_change() {
     let last = ran.out.lines().last().unwrap_or_default();
     assert!(last.contains(&id) && last.contains("done"), "{ran:?}");
     assert_eq!(sandbox.run(&["jobs", "watch", "--queue", "none"]).ok().out, "");
-    sandbox.run(&["jobs", "watch", NOBODY]).failed(3, "no job");
+    sandbox.run(&["jobs", "watch", UNKNOWN_ID]).failed(3, "no job");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the documents tell a newcomer to type works, and the reference names everything that is there.
+//! The commands in the documents work, and the reference names every verb and option.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,29 +10,29 @@ fn document(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The commands of a document's console blocks, in their order.
+/// Returns the commands of a document's console blocks, in order.
 fn commands(document: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let mut inside = false;
+    let mut in_block = false;
     for line in document.lines() {
         if line.starts_with("```") {
-            inside = line == "```console";
-        } else if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
+            in_block = line == "```console";
+        } else if let (true, Some(command)) = (in_block, line.strip_prefix("$ ")) {
             found.push(command.to_owned());
         }
     }
     found
 }
 
-/// Types every command of a document into one shell after the other, in a fresh directory.
-fn follow(name: &str) {
+/// Runs every command of a document in a shell, in a fresh directory.
+fn run_commands_of(name: &str) {
     let sandbox = Sandbox::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_duly"));
     let dir = binary.parent().expect("in a directory").display().to_string();
     let commands = commands(&document(name));
     assert!(!commands.is_empty(), "{name} has no commands");
     for command in commands {
-        // This very test is part of ./check. What cargo would build and run is the binary under test.
+        // `./check` runs this test. The binary under test replaces `cargo run`.
         if command == "./check" {
             continue;
         }
@@ -46,12 +46,12 @@ fn follow(name: &str) {
 
 #[test]
 fn readme_runs_as_written() {
-    follow("README.md");
+    run_commands_of("README.md");
 }
 
 #[test]
 fn first_steps_run_as_written() {
-    follow("docs/start/first-steps.md");
+    run_commands_of("docs/start/first-steps.md");
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn reference_names_every_verb_and_option() {
     }
 }
 
-/// The verbs that a help text lists.
-fn listed(help: &str) -> Vec<String> {
+/// Returns the verbs that a help text lists.
+fn listed_verbs(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
     let verbs = lines.take_while(|line| !line.trim().is_empty()).filter_map(|line| line.strip_prefix("  "));
     let names = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_whitespace().next());
@@ -128,12 +128,15 @@ fn listed(help: &str) -> Vec<String> {
 fn reference_lists_every_verb() {
     let sandbox = Sandbox::new();
     let reference = document("docs/reference/command-line.md");
-    let verbs = listed(&sandbox.run(&["--help"]).ok().out);
+    let verbs = listed_verbs(&sandbox.run(&["--help"]).ok().out);
     assert!(verbs.len() > 12, "{verbs:?}");
     for verb in verbs {
         assert!(reference.contains(&format!("duly {verb}")), "duly {verb} is not in the reference");
-        for inner in listed(&sandbox.run(&[&verb, "--help"]).ok().out) {
-            assert!(reference.contains(&format!("duly {verb} {inner}")), "duly {verb} {inner} is not in the reference");
+        for subverb in listed_verbs(&sandbox.run(&[&verb, "--help"]).ok().out) {
+            assert!(
+                reference.contains(&format!("duly {verb} {subverb}")),
+                "duly {verb} {subverb} is not in the reference"
+            );
         }
     }
 }

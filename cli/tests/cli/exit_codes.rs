@@ -1,4 +1,4 @@
-//! Each class of failure has its exit code and one line that says what to do.
+//! Each class of failure has its exit code and a one-line message with advice.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use crate::sandbox::{Sandbox, until};
 
-const NOBODY: &str = "0192f7a1-0000-7000-8000-000000000000";
+const UNKNOWN_ID: &str = "0192f7a1-0000-7000-8000-000000000000";
 
 #[test]
 fn invalid_usage_has_its_exit_code() {
@@ -74,7 +74,7 @@ fn too_long_stdin_is_rejected() {
         child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     let writer = std::thread::spawn(move || {
-        // It may stop reading at any moment.
+        // The process may stop reading at any time.
         let _ = stdin.write_all(format!("\"{}\"", "x".repeat(10 * 1024 * 1024)).as_bytes());
     });
     let ran: crate::sandbox::Ran = child.wait_with_output().expect("it ends").into();
@@ -97,7 +97,7 @@ fn not_found_has_its_exit_code() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     for verb in [&["jobs", "get"][..], &["jobs", "retry"], &["jobs", "rm"], &["jobs", "wait"]] {
-        sandbox.run(&[verb, &[NOBODY]].concat()).failed(3, NOBODY);
+        sandbox.run(&[verb, &[UNKNOWN_ID]].concat()).failed(3, UNKNOWN_ID);
     }
 }
 
@@ -109,7 +109,7 @@ fn wait_timeout_reports_the_state() {
     sandbox.run(&["work", "--until-empty"]).ok();
     sandbox.run(&["jobs", "wait", &good, "--timeout", "0s"]).ok();
     sandbox.run(&["jobs", "wait", &bad, "--timeout", "0s"]).failed(1, "is dead");
-    sandbox.run(&["jobs", "wait", NOBODY, "--timeout", "0s"]).failed(3, NOBODY);
+    sandbox.run(&["jobs", "wait", UNKNOWN_ID, "--timeout", "0s"]).failed(3, UNKNOWN_ID);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn unreachable_store_has_its_exit_code() {
     assert!(!sandbox.path("none.db").exists(), "looking leaves nothing behind");
 }
 
-/// Whoever needs the line is refused by the server until it was given.
+/// A user who needs the ACL rules cannot log in to the server yet.
 #[test]
 fn acl_is_printed_without_a_server() {
     let sandbox = Sandbox::new();
@@ -154,17 +154,17 @@ fn read_only_file_is_reported() {
     const NOBODY_UID: u32 = 65_534;
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
-    let allow = |name: &str, mode| {
+    let set_mode = |name: &str, mode| {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(sandbox.path(name), mode).expect("ours");
     };
-    allow("duly.db", 0o444);
+    set_mode("duly.db", 0o444);
     let mut command = sandbox.command(&["push", "mail"]);
     if rustix::process::geteuid().is_root() {
-        // Root may write everywhere: nobody takes its place, with a copy of the program that nobody can reach.
+        // Root may write everywhere, so the user `nobody` runs a copy of the program.
         std::fs::copy(env!("CARGO_BIN_EXE_duly"), sandbox.path("duly")).expect("a copy");
-        allow("duly", 0o755);
-        allow("", 0o755);
+        set_mode("duly", 0o755);
+        set_mode("", 0o755);
         command = std::process::Command::new(sandbox.path("duly"));
         command.current_dir(sandbox.path("")).args(["push", "mail"]).uid(NOBODY_UID).gid(NOBODY_UID);
     }
@@ -188,8 +188,8 @@ fn bulk_remove_requires_yes() {
     let sandbox = Sandbox::new();
     let ids = [sandbox.push(&["mail"]), sandbox.push(&["mail"])];
     sandbox.run(&["jobs", "rm", &ids[0], &ids[1]]).failed(2, "--yes");
-    // One that is not there does not keep the others from going.
-    let ran = sandbox.run(&["jobs", "rm", "--yes", NOBODY, &ids[0], &ids[1]]).failed(3, NOBODY);
+    // A missing job does not stop the removal of the others.
+    let ran = sandbox.run(&["jobs", "rm", "--yes", UNKNOWN_ID, &ids[0], &ids[1]]).failed(3, UNKNOWN_ID);
     assert_eq!(ran.err.matches("removed").count(), 2, "{ran:?}");
     sandbox.run(&["jobs", "get", &ids[1]]).failed(3, &ids[1]);
 }

@@ -1,4 +1,4 @@
-//! `duly lock`: a command that runs while a lock is held.
+//! `duly lock`: runs a command while a lock is held.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::sandbox::{Background, Ran, Sandbox, runs, until};
+use crate::sandbox::{Background, Ran, Sandbox, is_running, until};
 
-/// A command that says that it runs, and ends when it may.
+/// A shell script that creates `runs` and ends once `go` exists.
 const UNTIL_GO: &str = "touch runs; until test -e go; do sleep 0.01; done";
 
-fn holds(sandbox: &Sandbox, name: &str) -> Vec<Value> {
-    sandbox.run(&["lock", "get", name, "--json"]).json().as_array().expect("holds").clone()
+fn held_locks(sandbox: &Sandbox, name: &str) -> Vec<Value> {
+    sandbox.run(&["lock", "get", name, "--json"]).json().as_array().expect("a list").clone()
 }
 
-/// Somebody who holds the lock until the file `go` is there.
-fn holder(sandbox: &Sandbox, args: &[&str]) -> Background {
+/// Starts a process that holds the lock until the file `go` exists.
+fn start_holder(sandbox: &Sandbox, args: &[&str]) -> Background {
     let holder = sandbox.start(&[&["lock"], args, &["--", "sh", "-c", UNTIL_GO]].concat());
     until("the lock is held", || sandbox.path("runs").exists());
     holder
@@ -40,7 +40,7 @@ fn command_gets_its_fence_and_exit_code_is_returned() {
     sandbox.run(&["lock", "deploy", "--", "./not-there"]).failed(127, "cannot run ./not-there");
     sandbox.write("text", "no program");
     sandbox.run(&["lock", "deploy", "--", "./text"]).failed(126, "cannot run ./text");
-    assert!(holds(&sandbox, "deploy").is_empty(), "released each time");
+    assert!(held_locks(&sandbox, "deploy").is_empty(), "released each time");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn command_inherits_stdin_and_stdout() {
 #[test]
 fn busy_lock_has_its_own_exit_codes() {
     let sandbox = Sandbox::new();
-    let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
+    let holder = start_holder(&sandbox, &["deploy", "--note", "ada"]);
     let busy = |args: &[&str], code| {
         sandbox.run(&[&["lock", "deploy"], args, &["--", "touch", "wrong"]].concat()).failed(code, "is held by ada");
     };
@@ -77,7 +77,7 @@ fn busy_lock_has_its_own_exit_codes() {
 #[test]
 fn waiters_acquire_in_order() {
     let sandbox = Sandbox::new();
-    let holder = holder(&sandbox, &["deploy"]);
+    let holder = start_holder(&sandbox, &["deploy"]);
     let mut waiters = Vec::new();
     for nth in 1..=3 {
         waiters.push(sandbox.start(&[
@@ -90,7 +90,7 @@ fn waiters_acquire_in_order() {
             "-c",
             &format!("echo {nth} >> order"),
         ]));
-        until("it stands in line", || holds(&sandbox, "deploy")[0]["waiting"] == nth);
+        until("it waits", || held_locks(&sandbox, "deploy")[0]["waiters"] == nth);
     }
     sandbox.write("go", "");
     holder.wait().ok();
@@ -104,16 +104,16 @@ fn waiters_acquire_in_order() {
 fn commands_run_up_to_the_number_of_slots() {
     let sandbox = Sandbox::new();
     let script = "echo $DULY_SLOT > slot$DULY_SLOT; until test -e go; do sleep 0.01; done";
-    let take =
+    let acquire =
         |name: &'static str| sandbox.start(&["lock", "disk", "--slots", "2", "--note", name, "--", "sh", "-c", script]);
-    let both = [take("ada"), take("bob")];
+    let both = [acquire("ada"), acquire("bob")];
     until("both hold it", || sandbox.path("slot1").exists() && sandbox.path("slot2").exists());
     sandbox.run(&["lock", "disk", "--slots", "2", "--no-wait", "--", "true"]).failed(4, "bob");
     let listed = sandbox.run(&["lock", "ls"]).ok().out;
     assert_eq!(listed.lines().filter(|line| line.starts_with("disk")).count(), 2, "{listed}");
     sandbox.write("go", "");
-    for one in both {
-        let ran = one.wait().ok();
+    for holder in both {
+        let ran = holder.wait().ok();
         assert!(ran.err.contains("  slot "), "{ran:?}");
     }
 }
@@ -121,15 +121,15 @@ fn commands_run_up_to_the_number_of_slots() {
 #[test]
 fn lost_lock_ends_the_command() {
     let sandbox = Sandbox::new();
-    let script = "trap 'echo term >> told; exit 0' TERM; sleep 60 & echo $! > child; while :; do sleep 0.01; done";
+    let script = "trap 'echo term >> signals; exit 0' TERM; sleep 60 & echo $! > child; while :; do sleep 0.01; done";
     let holder = sandbox.start(&["lock", "deploy", "--ttl", "300ms", "--note", "ada", "--", "sh", "-c", script]);
     until("it runs", || sandbox.read("child").ends_with('\n'));
     let broken = sandbox.run(&["lock", "break", "deploy", "--yes"]).ok();
     assert!(broken.err.contains("was held by ada"), "{broken:?}");
     sandbox.run(&["lock", "deploy", "--wait", "5s", "--", "true"]).ok();
     holder.wait().failed(6, "lock deploy was lost");
-    assert_eq!(sandbox.read("told"), "term\n");
-    until("what it started is gone", || !runs(&sandbox.read("child")));
+    assert_eq!(sandbox.read("signals"), "term\n");
+    until("what it started is gone", || !is_running(&sandbox.read("child")));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn command_that_ignores_sigterm_is_killed() {
     let started = Instant::now();
     holder.wait().failed(6, "lost");
     assert!(started.elapsed() > Duration::from_secs(4), "it had its time");
-    assert!(!runs(&sandbox.read("pid")));
+    assert!(!is_running(&sandbox.read("pid")));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn lock_can_be_shown_and_broken() {
     sandbox.push(&["mail"]);
     sandbox.run(&["lock", "get", "deploy"]).failed(3, "nobody holds lock deploy");
     sandbox.run(&["lock", "break", "deploy"]).failed(3, "nobody holds lock deploy");
-    let _holder = holder(&sandbox, &["deploy"]);
+    let _holder = start_holder(&sandbox, &["deploy"]);
     let listed = sandbox.run(&["lock", "ls"]).ok().out;
     let head: Vec<&str> = listed.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(head, ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "ENDS", "WAITING"]);
@@ -177,17 +177,17 @@ fn lock_can_be_shown_and_broken() {
 #[test]
 fn lock_break_requires_yes() {
     let sandbox = Sandbox::new();
-    let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
+    let holder = start_holder(&sandbox, &["deploy", "--note", "ada"]);
     sandbox.run(&["lock", "break", "deploy"]).failed(2, "held by ada");
-    let shown = sandbox.run(&["lock", "get", "deploy"]).ok().out;
-    assert!(shown.contains("holder   ada\n") && shown.contains("waiting  0\n"), "{shown}");
+    let details = sandbox.run(&["lock", "get", "deploy"]).ok().out;
+    assert!(details.contains("holder   ada\n") && details.contains("waiting  0\n"), "{details}");
     let listed = sandbox.run(&["lock", "ls", "-o", "ndjson"]).ok().json();
-    assert_eq!(listed["fence"], holds(&sandbox, "deploy")[0]["fence"]);
+    assert_eq!(listed["fence"], held_locks(&sandbox, "deploy")[0]["fence"]);
     let broken = sandbox.run(&["lock", "break", "deploy", "--yes", "--json"]).ok().json();
     assert_eq!((&broken["broken"], &broken["held_by"][0]["note"]), (&1.into(), &"ada".into()));
-    assert!(holds(&sandbox, "deploy").is_empty());
+    assert!(held_locks(&sandbox, "deploy").is_empty());
     sandbox.write("go", "");
-    // It may have ended before it was told: then the release tells.
+    // The command may end before its lock is known to be lost; then the release reports it.
     holder.wait().failed(6, "lost");
 }
 
@@ -201,8 +201,8 @@ fn sigkill_kills_the_command_and_frees_the_lock() {
     let killed = Instant::now();
     sandbox.run(&["lock", "deploy", "--wait", "15s", "--", "true"]).ok();
     assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
-    until("the child is gone", || !runs(&sandbox.read("child")));
-    until("its child is gone", || !runs(&sandbox.read("grandchild")));
+    until("the child is gone", || !is_running(&sandbox.read("child")));
+    until("its child is gone", || !is_running(&sandbox.read("grandchild")));
 }
 
 #[test]
@@ -230,12 +230,12 @@ fn forwarded_signal_ends_only_the_command() {
 #[test]
 fn signal_ends_the_wait() {
     let sandbox = Sandbox::new();
-    let _holder = holder(&sandbox, &["deploy"]);
+    let _holder = start_holder(&sandbox, &["deploy"]);
     let waiter = sandbox.start(&["lock", "deploy", "--", "touch", "wrong"]);
-    until("it stands in line", || holds(&sandbox, "deploy")[0]["waiting"] == 1);
+    until("it waits", || held_locks(&sandbox, "deploy")[0]["waiters"] == 1);
     waiter.signal(Signal::TERM);
     assert_eq!(waiter.wait().code, Some(128 + 15));
-    assert_eq!(holds(&sandbox, "deploy")[0]["waiting"], 0, "its place is given up");
+    assert_eq!(held_locks(&sandbox, "deploy")[0]["waiters"], 0, "its wait is cancelled");
     assert!(!sandbox.path("wrong").exists());
 }
 
@@ -245,7 +245,7 @@ fn ignored_signal_stays_ignored() {
     let mut command = Command::new("sh");
     let duly = env!("CARGO_BIN_EXE_duly");
     command.args(["-c", &format!("trap '' HUP; exec {duly} lock deploy -q -- sh -c '{UNTIL_GO}'")]);
-    let holder = Sandbox::start_it({
+    let holder = Sandbox::start_command({
         command.current_dir(sandbox.path("")).stdin(Stdio::null());
         command
     });
@@ -259,7 +259,7 @@ fn ignored_signal_stays_ignored() {
 fn command_can_read_from_the_terminal() {
     let sandbox = Sandbox::new();
     let duly = env!("CARGO_BIN_EXE_duly");
-    // What comes after it must get the terminal back.
+    // The next command must get the terminal back.
     let line = format!("{duly} lock deploy -q -- sh -c 'read line; echo got $line'; read line; echo then $line");
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").current_dir(sandbox.path(""));

@@ -1,4 +1,4 @@
-//! The binary as people and scripts meet it: real processes, exit codes, what stands on stdout and stderr.
+//! Tests of the binary with real processes: exit codes, stdout and stderr.
 
 mod admin;
 mod call;

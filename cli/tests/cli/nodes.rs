@@ -1,7 +1,7 @@
-//! `duly nodes` and `duly jobs cancel`: telling running workers what to do.
+//! `duly nodes` and `duly jobs cancel`: requests to running workers.
 
 use crate::call::{alive, worker};
-use crate::sandbox::{Sandbox, runs, until};
+use crate::sandbox::{Sandbox, is_running, until};
 
 #[test]
 fn quiet_worker_claims_nothing() {
@@ -12,16 +12,16 @@ fn quiet_worker_claims_nothing() {
     let node = &alive(&sandbox)[0];
     sandbox.run(&["nodes", "quiet", &node[..8]]).ok();
     let later = sandbox.push(&["--", "true"]);
-    // The worker's loop answers this itself: it has turned since the push.
-    let told = sandbox.run(&["call", "duly.jobs", "--node", node]).ok().out;
-    assert!(told.contains(&running) && !told.contains(&later), "{told}");
+    // The worker's run loop replies itself, so it has run since the push.
+    let jobs = sandbox.run(&["call", "duly.jobs", "--node", node]).ok().out;
+    assert!(jobs.contains(&running) && !jobs.contains(&later), "{jobs}");
     assert_eq!(sandbox.job(&later)["state"], "ready");
     assert_eq!(sandbox.job(&running)["state"], "running", "what runs goes on");
-    until("everybody sees it", || sandbox.run(&["nodes", "ls"]).ok().out.contains("quiet"));
+    until("the list shows it", || sandbox.run(&["nodes", "ls"]).ok().out.contains("quiet"));
     let why = sandbox.run(&["jobs", "why", &later]).ok().out;
     assert!(why.contains("quiet or stopping"), "{why}");
-    let told = sandbox.run(&["nodes", "quiet", node, "--off", "--json"]).ok().json();
-    assert_eq!((&told["node"], &told["workers"]), (&node.as_str().into(), &1.into()));
+    let reply = sandbox.run(&["nodes", "quiet", node, "--off", "--json"]).ok().json();
+    assert_eq!((&reply["node"], &reply["workers"]), (&node.as_str().into(), &1.into()));
     sandbox.until_state(&later, "done");
 }
 
@@ -59,7 +59,7 @@ fn node_lists_its_running_jobs() {
 fn id_prefix_must_match_one_node() {
     let sandbox = Sandbox::new();
     let _both = [worker(&sandbox, None), worker(&sandbox, None)];
-    // Ids begin with the time: nodes of the same hour begin alike.
+    // Ids begin with the creation time, so both nodes share a prefix.
     sandbox.run(&["nodes", "jobs", &alive(&sandbox)[0][..4]]).failed(2, "fits 2 nodes");
 }
 
@@ -74,7 +74,7 @@ fn running_command_is_cancelled() {
     assert!(ran.err.contains("cancelled"), "{ran:?}");
     sandbox.until_state(&id, "dead");
     assert_eq!(sandbox.job(&id)["failures"][0]["error"], "cancelled");
-    until("what it started is gone", || !runs(&sandbox.read("child")));
+    until("what it started is gone", || !is_running(&sandbox.read("child")));
     sandbox.run(&["jobs", "cancel", &id]).failed(4, "is dead");
     sandbox.run(&["jobs", "cancel", &waiting]).failed(4, "not running");
     sandbox.run(&["jobs", "cancel", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "no job");

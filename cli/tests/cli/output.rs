@@ -1,4 +1,4 @@
-//! What stands on stdout: whole JSON for scripts, nothing that could drive a terminal for people.
+//! Output on stdout: complete JSON for scripts, no control characters for terminals.
 
 use std::process::Stdio;
 
@@ -10,8 +10,8 @@ use crate::sandbox::Sandbox;
 fn json_output_is_complete() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail", r#"{"big":12345678901234567890123}"#]);
-    let got = sandbox.run(&["jobs", "get", &id, "--json"]).ok();
-    assert!(got.out.contains("12345678901234567890123"), "numbers are kept as they are: {got:?}");
+    let job = sandbox.run(&["jobs", "get", &id, "--json"]).ok();
+    assert!(job.out.contains("12345678901234567890123"), "numbers are kept as they are: {job:?}");
     let page = sandbox.run(&["jobs", "ls", "-o", "json"]).ok().json();
     assert_eq!((&page["jobs"][0]["id"], &page["next"]), (&json!(id), &json!(null)));
     let queues = sandbox.run(&["queues", "ls", "--json"]).ok().json();
@@ -44,12 +44,12 @@ fn lists_are_printed_in_pages() {
     let cursor = first["next"].as_str().expect("more");
     let second =
         sandbox.run(&["jobs", "ls", "--state", "ready", "--limit", "2", "--cursor", cursor, "--json"]).ok().json();
-    let seen: Vec<_> = [&first, &second]
+    let listed: Vec<_> = [&first, &second]
         .iter()
         .flat_map(|page| page["jobs"].as_array().expect("jobs"))
         .map(|job| &job["id"])
         .collect();
-    assert_eq!(seen, [&json!(ids[0]), &json!(ids[1]), &json!(ids[2])]);
+    assert_eq!(listed, [&json!(ids[0]), &json!(ids[1]), &json!(ids[2])]);
     sandbox.run(&["jobs", "ls", "--cursor", "nonsense"]).failed(2, "cursor");
 }
 
@@ -66,7 +66,7 @@ fn control_characters_are_escaped() {
         "printf '\\033[31mred\\007\\n'; printf '\\033]0;title\\007' >&2; exit 1",
     ]);
     let work = sandbox.run(&["work", "--until-empty"]).ok();
-    let shown = [
+    let outputs = [
         work,
         sandbox.run(&["jobs", "get", &id]).ok(),
         sandbox.run(&["jobs", "get", &id, "--json"]).ok(),
@@ -74,13 +74,13 @@ fn control_characters_are_escaped() {
         sandbox.run(&["jobs", "get", &loud, "--json"]).ok(),
         sandbox.run(&["jobs", "ls", "-o", "wide", "--state", "scheduled"]).ok(),
     ];
-    for ran in &shown {
+    for ran in &outputs {
         let text = format!("{}{}", ran.out, ran.err);
-        let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(!text.contains(bad), "{ran:?}");
+        let is_unsafe = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(is_unsafe), "{ran:?}");
     }
-    assert!(shown[0].err.contains("\\u{1b}[31mred"), "{:?}", shown[0]);
-    assert_eq!(shown[2].json()["args"], "\u{9b}2J\u{7f}\u{202e}");
+    assert!(outputs[0].err.contains("\\u{1b}[31mred"), "{:?}", outputs[0]);
+    assert_eq!(outputs[2].json()["args"], "\u{9b}2J\u{7f}\u{202e}");
 }
 
 #[test]
@@ -121,9 +121,9 @@ fn colours_are_printed_only_to_a_terminal() {
 #[test]
 fn version_and_help_are_printed() {
     let sandbox = Sandbox::new();
-    let said = format!("duly {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(sandbox.run(&["version"]).ok().out, said);
-    assert_eq!(sandbox.run(&["--version"]).ok().out, said);
+    let version = format!("duly {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sandbox.run(&["version"]).ok().out, version);
+    assert_eq!(sandbox.run(&["--version"]).ok().out, version);
     let help = sandbox.run(&["--help"]).ok().out;
     assert!(help.contains("demo") && !help.contains("run-child"), "{help}");
 }

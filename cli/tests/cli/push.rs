@@ -1,4 +1,4 @@
-//! `duly push`.
+//! `duly push`: options, output and waiting.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ fn push_prints_only_the_id() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run(&["push", "mail", r#"{"to":"ada"}"#]).ok();
     assert_eq!(ran.out.len(), 37, "{ran:?}");
-    assert_eq!(ran.err, "", "nobody at a terminal: no words");
+    assert_eq!(ran.err, "", "no messages without a terminal");
     let job = sandbox.job(&ran.id());
     assert_eq!((&job["kind"], &job["args"], &job["state"]), (&json!("mail"), &json!({"to": "ada"}), &json!("ready")));
 }
@@ -43,13 +43,13 @@ fn options_reach_the_job() {
     ]);
     assert_eq!(pushed, id);
     let job = sandbox.job(id);
-    let wanted = json!({"queue": "q.1", "priority": "high", "unique": "k", "max_attempts": 7, "timeout": 90_000,
+    let expected = json!({"queue": "q.1", "priority": "high", "unique": "k", "max_attempts": 7, "timeout": 90_000,
         "keep": 172_800_000, "tags": ["a", "b"], "state": "scheduled", "args": null});
-    for (name, value) in wanted.as_object().expect("an object") {
+    for (name, value) in expected.as_object().expect("an object") {
         assert_eq!(&job[name], value, "{name}");
     }
-    let ahead = job["due"].as_i64().expect("due") - job["pushed"].as_i64().expect("pushed");
-    assert_eq!(ahead, 600_000_000);
+    let delay = job["due"].as_i64().expect("due") - job["pushed"].as_i64().expect("pushed");
+    assert_eq!(delay, 600_000_000);
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn same_id_or_key_again_changes_nothing() {
     let again = sandbox.run(&["push", "--unique", "k", "mail"]).ok();
     assert_eq!(again.id(), first);
     assert!(again.err.contains("nothing was pushed"), "{again:?}");
-    let told = sandbox.run(&["push", "--unique", "k", "mail", "-o", "json"]).ok().json();
-    assert_eq!((&told["id"], &told["pushed"]), (&json!(first), &json!("existing")));
-    let told = sandbox.run(&["push", "--unique", "k", "--replace", "mail", "--json"]).ok().json();
-    assert_eq!((&told["pushed"], &told["old"]), (&json!("replaced"), &json!(first)));
+    let result = sandbox.run(&["push", "--unique", "k", "mail", "-o", "json"]).ok().json();
+    assert_eq!((&result["id"], &result["pushed"]), (&json!(first), &json!("existing")));
+    let result = sandbox.run(&["push", "--unique", "k", "--replace", "mail", "--json"]).ok().json();
+    assert_eq!((&result["pushed"], &result["old"]), (&json!("replaced"), &json!(first)));
     sandbox.run(&["push", "--replace", "mail"]).failed(2, "--unique");
 }
 

@@ -1,4 +1,4 @@
-//! A directory of its own for each test, and the binary run in it.
+//! A separate directory for each test, in which the binary runs.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ pub(crate) struct Sandbox {
     dir: test_support::TempDir,
 }
 
-/// What a finished command left behind.
+/// The result of a finished command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -32,12 +32,12 @@ impl Ran {
         self
     }
 
-    /// Failed with this code, and said so in one line that starts with our name and has these words.
+    /// Asserts that the command failed with this code and one `duly: ` line with this text.
     #[track_caller]
-    pub(crate) fn failed(self, code: i32, words: &str) -> Ran {
+    pub(crate) fn failed(self, code: i32, message: &str) -> Ran {
         assert_eq!(self.code, Some(code), "{self:?}");
         let line = self.err.lines().find(|line| line.starts_with("duly: ")).unwrap_or_default();
-        assert!(line.contains(words), "{words:?} is not in {self:?}");
+        assert!(line.contains(message), "{message:?} is not in {self:?}");
         assert!(!self.err.contains("panicked"), "{self:?}");
         self
     }
@@ -65,17 +65,17 @@ impl Sandbox {
         std::fs::write(self.path(name), text).expect("a file");
     }
 
-    /// What a job wrote; empty while it has not.
+    /// Returns the contents of a file; empty if it does not exist.
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The binary, in this directory, with nothing of the tester's own settings.
+    /// Returns a command that runs the binary in this directory, without the tester's settings.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
         command.current_dir(self.dir.path()).args(args).stdin(Stdio::null());
-        let ours = ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_LOG", "DULY_LOG_FORMAT"];
-        for name in ours.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR"]) {
+        let settings = ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_LOG", "DULY_LOG_FORMAT"];
+        for name in settings.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR"]) {
             command.env_remove(name);
         }
         command
@@ -85,17 +85,17 @@ impl Sandbox {
         self.command(args).output().expect("the binary starts").into()
     }
 
-    /// The binary in the background; killed with the value.
+    /// Starts the binary in the background; dropping the value kills it.
     pub(crate) fn start(&self, args: &[&str]) -> Background {
-        Sandbox::start_it(self.command(args))
+        Sandbox::start_command(self.command(args))
     }
 
-    pub(crate) fn start_it(mut command: Command) -> Background {
+    pub(crate) fn start_command(mut command: Command) -> Background {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Background(Some(command.spawn().expect("the binary starts")))
     }
 
-    /// Pushes, and answers the id.
+    /// Pushes a job and returns its id.
     #[track_caller]
     pub(crate) fn push(&self, args: &[&str]) -> String {
         self.run(&[&["push"], args].concat()).ok().id()
@@ -106,7 +106,7 @@ impl Sandbox {
         self.run(&["jobs", "get", id, "--json"]).ok().json()
     }
 
-    /// The ids of all jobs of a store.
+    /// Returns the ids of all jobs of a store.
     #[track_caller]
     pub(crate) fn ids(&self, store: &str) -> Vec<String> {
         let mut ids = Vec::new();
@@ -156,8 +156,8 @@ impl Drop for Background {
     }
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
-pub(crate) fn runs(pid: &str) -> bool {
+/// Returns true if a process runs and is not a zombie.
+pub(crate) fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

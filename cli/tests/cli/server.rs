@@ -9,31 +9,31 @@ use serde_json::json;
 
 use crate::sandbox::{Ran, Sandbox};
 
-/// A server on a free port, killed with the value, and its URL.
-struct Serving {
+/// A server on a free port; dropping it kills the process.
+struct ServerProcess {
     child: std::process::Child,
     url: String,
 }
 
-impl Serving {
-    fn start(sandbox: &Sandbox, options: &[&str]) -> Serving {
+impl ServerProcess {
+    fn start(sandbox: &Sandbox, options: &[&str]) -> ServerProcess {
         let mut command = sandbox.command(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut url).expect("its URL");
-        Serving { child, url: url.trim().to_owned() }
+        ServerProcess { child, url: url.trim().to_owned() }
     }
 
-    /// The whole answer to a request.
+    /// Sends a PUT and returns the whole response.
     fn put(&self, path: &str, body: &str) -> String {
         let host = self.url.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(host).expect("it listens");
         let json = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
         write!(stream, "PUT {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{json}\r\n\r\n{body}")
             .expect("is read");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("answers");
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("answers");
+        response
     }
 
     fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
@@ -41,18 +41,18 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Something else on the way to a server, which answers everything with these bytes. Its thread ends with the test.
+/// Another server that sends the same response to every request. Its thread ends with the test.
 struct Portal {
     url: String,
     /// The first line of each request.
-    asked: Arc<Mutex<Vec<String>>>,
+    request_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Portal {
@@ -60,17 +60,17 @@ impl Portal {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let length = body.len();
-        let answer = format!("HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
-        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-        let noted = asked.clone();
+        let response = format!("HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+        let request_lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let thread_lines = request_lines.clone();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let line = read_request(&mut stream);
-                noted.lock().expect("nobody panics with it").push(line);
-                let _ = stream.write_all(answer.as_bytes());
+                thread_lines.lock().expect("not poisoned").push(line);
+                let _ = stream.write_all(response.as_bytes());
             }
         });
-        Portal { url, asked }
+        Portal { url, request_lines }
     }
 
     fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
@@ -78,7 +78,7 @@ impl Portal {
     }
 }
 
-/// Takes a whole request, and gives its first line.
+/// Reads a whole request and returns its first line.
 fn read_request(stream: &mut TcpStream) -> String {
     let (mut reader, mut first, mut length) = (BufReader::new(stream), String::new(), 0);
     reader.read_line(&mut first).expect("a request");
@@ -97,7 +97,7 @@ fn read_request(stream: &mut TcpStream) -> String {
 
 const SOME_ID: &str = "01890000-0000-7000-8000-000000000000";
 
-/// Verbs whose success somebody relies on.
+/// Verbs that must not report false success.
 const VERBS: &[&[&str]] = &[
     &["push", "mail"],
     &["jobs", "rm", SOME_ID],
@@ -121,10 +121,10 @@ fn reply_of_another_server_is_a_failure() {
             assert!(ran.out.is_empty() && ran.err.contains("a proxy that asks for a login"), "{head} {ran:?}");
         }
     }
-    let halved = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
-    halved.run(&sandbox, &["jobs", "ls"]).failed(5, "is not JSON");
-    let silent = Portal::start("200 OK\r\nContent-Type: application/json", "");
-    silent.run(&sandbox, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
+    let truncated = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
+    truncated.run(&sandbox, &["jobs", "ls"]).failed(5, "is not JSON");
+    let empty = Portal::start("200 OK\r\nContent-Type: application/json", "");
+    empty.run(&sandbox, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn unexpected_json_is_a_failure() {
     let ran = other.run(&sandbox, &["push", "mail"]).failed(5, "names no job");
     assert!(ran.out.is_empty(), "{ran:?}");
     other.run(&sandbox, &["jobs", "wait", SOME_ID]).failed(5, "names no state");
-    assert_eq!(other.asked.lock().expect("nobody panics with it").len(), 2, "each asks once");
+    assert_eq!(other.request_lines.lock().expect("not poisoned").len(), 2, "each asks once");
     other.run(&sandbox, &["jobs", "ls"]).failed(5, "has no jobs");
     other.run(&sandbox, &["queues", "ls"]).failed(5, "has no queues");
     other.run(&sandbox, &["stats"]).failed(5, "has no points");
@@ -151,34 +151,37 @@ fn redirect_is_reported_and_not_followed() {
             let ran = portal.run(&sandbox, verb).failed(5, "points elsewhere");
             assert!(ran.out.is_empty() && ran.err.contains("to /login: ") && !ran.err.contains("secret"), "{ran:?}");
         }
-        let asked = portal.asked.lock().expect("nobody panics with it");
-        assert!(asked.len() == VERBS.len() && !asked.iter().any(|line| line.contains("login")), "{asked:?}");
+        let request_lines = portal.request_lines.lock().expect("not poisoned");
+        assert!(
+            request_lines.len() == VERBS.len() && !request_lines.iter().any(|line| line.contains("login")),
+            "{request_lines:?}"
+        );
     }
 }
 
 #[test]
 fn command_is_pushed_over_http_or_rejected() {
     let sandbox = Sandbox::new();
-    let open = Serving::start(&sandbox, &["--allow-commands"]);
-    let id = open.run(&sandbox, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
+    let server = ServerProcess::start(&sandbox, &["--allow-commands"]);
+    let id = server.run(&sandbox, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
     let job = sandbox.job(&id);
     assert_eq!((&job["kind"], &job["args"]["argv"]), (&json!("command"), &json!(["echo", r#"{"a":1}"#])));
-    let id = open.run(&sandbox, &["push", "mail", r#"{"a":1}"#]).ok().id();
+    let id = server.run(&sandbox, &["push", "mail", r#"{"a":1}"#]).ok().id();
     assert_eq!((&sandbox.job(&id)["kind"], &sandbox.job(&id)["args"]), (&json!("mail"), &json!({"a": 1})));
-    let shut = Serving::start(&sandbox, &[]);
-    shut.run(&sandbox, &["push", "--", "true"]).failed(1, "--allow-commands");
-    shut.run(&sandbox, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
-    shut.run(&sandbox, &["push"]).failed(2, "KIND");
+    let strict = ServerProcess::start(&sandbox, &[]);
+    strict.run(&sandbox, &["push", "--", "true"]).failed(1, "--allow-commands");
+    strict.run(&sandbox, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
+    strict.run(&sandbox, &["push"]).failed(2, "KIND");
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
 }
 
-/// Whoever took it lives elsewhere, and was told how long it lasts.
+/// The owner of the lock is an HTTP client, which outlives the server.
 #[test]
 fn lock_over_http_survives_a_server_kill() {
     let sandbox = Sandbox::new();
-    let server = Serving::start(&sandbox, &[]);
-    let answer = server.put("/api/v1/locks/deploy", r#"{"ttl_ms":60000}"#);
-    assert!(answer.starts_with("HTTP/1.1 2"), "{answer}");
+    let server = ServerProcess::start(&sandbox, &[]);
+    let response = server.put("/api/v1/locks/deploy", r#"{"ttl_ms":60000}"#);
+    assert!(response.starts_with("HTTP/1.1 2"), "{response}");
     drop(server);
     sandbox.run(&["lock", "deploy", "--no-wait", "--", "true"]).failed(4, "is held");
 }
@@ -186,7 +189,7 @@ fn lock_over_http_survives_a_server_kill() {
 #[test]
 fn list_over_http_returns_a_cursor() {
     let sandbox = Sandbox::new();
-    let server = Serving::start(&sandbox, &[]);
+    let server = ServerProcess::start(&sandbox, &[]);
     for _ in 0..3 {
         server.run(&sandbox, &["push", "mail", r#"{"to":"ada lovelace"}"#]).ok();
     }
@@ -200,18 +203,18 @@ fn list_over_http_returns_a_cursor() {
 #[test]
 fn errors_over_http_match_errors_of_a_store() {
     let sandbox = Sandbox::new();
-    let server = Serving::start(&sandbox, &[]);
+    let server = ServerProcess::start(&sandbox, &[]);
     for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "capacity", "a"]] {
         server.run(&sandbox, verb).failed(2, "it needs the store itself: --store");
     }
     server.run(&sandbox, &["bogus"]).failed(2, "unrecognized subcommand");
-    let ran = server.run(&sandbox, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "is nothing to look for");
+    let ran = server.run(&sandbox, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "unknown field");
     assert!(ran.err.contains("\n  kind:a stat:dead\n         ^\n"), "{ran:?}");
     server.run(&sandbox, &["jobs", "rm"]).failed(2, "<IDS>");
-    let there = server.run(&sandbox, &["push", "mail"]).ok().out.trim().to_owned();
-    let none = "01890000-0000-7000-8000-000000000000";
-    server.run(&sandbox, &["jobs", "rm", none, &there]).failed(3, none);
-    server.run(&sandbox, &["jobs", "get", &there]).failed(3, &there);
+    let existing = server.run(&sandbox, &["push", "mail"]).ok().out.trim().to_owned();
+    let unknown = "01890000-0000-7000-8000-000000000000";
+    server.run(&sandbox, &["jobs", "rm", unknown, &existing]).failed(3, unknown);
+    server.run(&sandbox, &["jobs", "get", &existing]).failed(3, &existing);
     let url = server.url.clone();
     drop(server);
     let secret = url.replacen("://", "://ada:secret@", 1);
@@ -224,14 +227,17 @@ fn errors_over_http_match_errors_of_a_store() {
 #[test]
 fn stats_are_printed_as_a_table() {
     let sandbox = Sandbox::new();
-    let server = Serving::start(&sandbox, &[]);
+    let server = ServerProcess::start(&sandbox, &[]);
     server.run(&sandbox, &["push", "mail"]).ok();
     let table = server.run(&sandbox, &["stats"]).ok().out;
     assert!(
         table.starts_with("QUEUE ") && table.lines().nth(1).is_some_and(|row| row.starts_with("default  1 ")),
         "{table}"
     );
-    let told = server.run(&sandbox, &["stats", "--minutes", "9", "--json"]).ok().json();
-    assert_eq!((&told[0]["queue"], &told[0]["pushed"], &told[0]["minutes"]), (&json!("default"), &json!(1), &json!(9)));
+    let stats = server.run(&sandbox, &["stats", "--minutes", "9", "--json"]).ok().json();
+    assert_eq!(
+        (&stats[0]["queue"], &stats[0]["pushed"], &stats[0]["minutes"]),
+        (&json!("default"), &json!(1), &json!(9))
+    );
     assert_eq!(server.run(&sandbox, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
 }

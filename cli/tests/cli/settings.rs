@@ -1,4 +1,4 @@
-//! Flag, then environment, then `duly.toml`, then default.
+//! Precedence of settings: flag, environment, `duly.toml`, default.
 
 use crate::sandbox::{Ran, Sandbox};
 

@@ -1,11 +1,11 @@
-//! Ends: SIGTERM, a second signal, kill -9.
+//! Shutdown by SIGTERM, by a second signal, and by SIGKILL.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::sandbox::{Sandbox, runs, until};
+use crate::sandbox::{Sandbox, is_running, until};
 
 #[test]
 fn sigterm_releases_a_long_job_and_exits_gracefully() {
@@ -18,7 +18,7 @@ fn sigterm_releases_a_long_job_and_exits_gracefully() {
     let ran = worker.wait().ok();
     assert!(started.elapsed() < Duration::from_secs(3), "{ran:?}");
     assert!(ran.out.contains("stopping") && ran.out.contains("released"), "{ran:?}");
-    assert!(!runs(&sandbox.read("pid")));
+    assert!(!is_running(&sandbox.read("pid")));
     let job = sandbox.job(&id);
     assert_eq!((&job["state"], &job["attempts"]), (&"ready".into(), &0.into()), "claimable at once, not counted");
 }
@@ -38,20 +38,20 @@ fn job_that_ends_within_the_grace_time_is_done() {
 #[test]
 fn second_signal_ends_the_grace_time() {
     let sandbox = Sandbox::new();
-    for (nth, more) in [&[][..], &["--until-empty"]].into_iter().enumerate() {
+    for (nth, options) in [&[][..], &["--until-empty"]].into_iter().enumerate() {
         let pid = format!("pid{nth}");
         let id = sandbox.push(&["--queue", &pid, "--", "sh", "-c", &format!("echo $$ > {pid}; exec sleep 60")]);
-        let worker = sandbox.start(&[&["work", "--queue", &pid, "--grace", "60s"], more].concat());
+        let worker = sandbox.start(&[&["work", "--queue", &pid, "--grace", "60s"], options].concat());
         until("the job runs", || sandbox.read(&pid).ends_with('\n'));
         let started = Instant::now();
         worker.signal(Signal::INT);
-        // Two signals that come at the same moment are one.
+        // Two signals at the same moment count as one.
         std::thread::sleep(Duration::from_millis(100));
         worker.signal(Signal::INT);
         let ran = worker.wait();
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(started.elapsed() < Duration::from_secs(10), "{ran:?}");
-        until("the child is gone", || !runs(&sandbox.read(&pid)));
+        until("the child is gone", || !is_running(&sandbox.read(&pid)));
         assert_ne!(sandbox.job(&id)["state"], "done");
     }
 }
@@ -59,14 +59,14 @@ fn second_signal_ends_the_grace_time() {
 #[test]
 fn sigkill_of_a_worker_kills_its_commands() {
     let sandbox = Sandbox::new();
-    // The shell is the worker's child, the sleeps are its children's children.
+    // The shell is a child of the worker, the sleep a grandchild.
     sandbox.push(&["--", "sh", "-c", "sleep 60 & echo $! > grandchild; echo $$ > child; wait"]);
     let worker = sandbox.start(&["work"]);
     until("the job runs", || sandbox.read("child").ends_with('\n'));
     worker.signal(Signal::KILL);
     worker.wait();
-    until("the child is gone", || !runs(&sandbox.read("child")));
-    until("its child is gone", || !runs(&sandbox.read("grandchild")));
+    until("the child is gone", || !is_running(&sandbox.read("child")));
+    until("its child is gone", || !is_running(&sandbox.read("grandchild")));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn sigterm_to_the_whole_group_is_not_a_job_failure() {
     let worker = sandbox.start(&["work"]);
     until("the job runs", || sandbox.read("pid").ends_with('\n'));
     let child = sandbox.read("pid").trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("a process");
-    // The child first, as a service manager may have it.
+    // A service manager may signal the child first.
     rustix::process::kill_process(child, Signal::TERM).expect("it runs");
     worker.signal(Signal::TERM);
     worker.wait().ok();
@@ -109,18 +109,18 @@ fn systemd_is_notified() {
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
     let mut command = sandbox.command(&["work"]);
     command.env("NOTIFY_SOCKET", sandbox.path("notify")).env("WATCHDOG_USEC", "100000");
-    let worker = Sandbox::start_it(command);
-    let hear = |word: &str| {
+    let worker = Sandbox::start_command(command);
+    let wait_for_message = |word: &str| {
         let mut bytes = [0; 256];
-        let heard = |bytes: &mut [u8]| {
+        let receive = |bytes: &mut [u8]| {
             let len = socket.recv(bytes).unwrap_or_else(|error| panic!("no {word}: {error}"));
             String::from_utf8_lossy(&bytes[..len]).contains(word)
         };
-        while !heard(&mut bytes) {}
+        while !receive(&mut bytes) {}
     };
-    hear("READY=1");
-    hear("WATCHDOG=1");
+    wait_for_message("READY=1");
+    wait_for_message("WATCHDOG=1");
     worker.signal(Signal::TERM);
-    hear("STOPPING=1");
+    wait_for_message("STOPPING=1");
     worker.wait().ok();
 }

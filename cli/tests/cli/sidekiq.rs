@@ -1,4 +1,4 @@
-//! The binary beside the real Sidekiq. `./check interop` installs what this needs.
+//! The binary with the real Sidekiq. `./check interop` installs the prerequisites.
 
 use std::process::Command;
 
@@ -13,17 +13,17 @@ fn server() -> Server {
     Options::new(Binary::Redis).aof(Fsync::No).start()
 }
 
-/// Lets the real Sidekiq on this server run a piece of Ruby, and gives its value.
+/// Runs Ruby code in the real Sidekiq on this server and returns its value.
 fn ruby(server: &Server, code: &str) -> Value {
     let mut command = Command::new("ruby");
     command.args([SCRIPT, code]).env("REDIS_URL", server.url());
-    let said = command.output().expect("ruby starts; apt-get install ruby-sidekiq");
-    let (out, trouble) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    let output = command.output().expect("ruby starts; apt-get install ruby-sidekiq");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let value: Option<Value> = out.lines().last().and_then(|line| serde_json::from_str(line).ok());
-    value.unwrap_or_else(|| panic!("{code}\n{out}\n{trouble}"))[0].clone()
+    value.unwrap_or_else(|| panic!("{code}\n{out}\n{err}"))[0].clone()
 }
 
-/// How many are ready, scheduled, to be retried and dead, as Sidekiq itself says.
+/// Returns Sidekiq's counts of ready, scheduled, retrying and dead jobs.
 fn stats(server: &Server) -> Value {
     ruby(server, "Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }")
 }

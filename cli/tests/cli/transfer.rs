@@ -1,4 +1,4 @@
-//! `duly move`, as people and scripts meet it.
+//! `duly move`: output, errors, kills and interruptions.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{Ran, Sandbox, until};
 
-/// Far more jobs than go in one batch.
-const MANY: usize = 3_000;
+/// Far more jobs than one batch.
+const JOBS: usize = 3_000;
 
 fn push_many(sandbox: &Sandbox) -> BTreeSet<String> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let path = sandbox.path("duly.db").display().to_string();
     let pushed = runtime.block_on(async move {
         let duly = duly::Duly::open(path).await.expect("opens");
-        duly.push_all((0..MANY).map(|n| duly::Push::new("mail", n.to_string()))).await.expect("pushes")
+        duly.push_all((0..JOBS).map(|n| duly::Push::new("mail", n.to_string()))).await.expect("pushes")
     });
     pushed.iter().map(|pushed| pushed.id().to_string()).collect()
 }
@@ -46,7 +46,7 @@ fn move_transfers_all_jobs() {
     assert_eq!(quiet.err, "");
 }
 
-/// A command line can be read by everybody on the machine, and a URL may have a password.
+/// All users of a machine can read command lines, and a URL may contain a password.
 #[test]
 fn stores_can_be_set_by_environment() {
     let sandbox = Sandbox::new();
@@ -72,7 +72,7 @@ fn skipped_jobs_are_not_counted_as_moved() {
     sandbox.push(&["mail", "--id", &id]);
     sandbox.push(&["mail"]);
     let moved = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db", "--json"]).ok().json();
-    assert_eq!((&moved["moved"], &moved["queues"][0]["known"]), (&json!(1), &json!(1)), "{moved}");
+    assert_eq!((&moved["moved"], &moved["queues"][0]["already_present"]), (&json!(1), &json!(1)), "{moved}");
 }
 
 #[test]
@@ -102,24 +102,24 @@ fn unmovable_jobs_are_reported() {
 fn repeatedly_killed_move_moves_everything_once() {
     let sandbox = Sandbox::new();
     let pushed = push_many(&sandbox);
-    let arrived = || {
+    let has_jobs = || {
         sandbox.path("new.db").exists() && sandbox.run(&["queues", "ls", "--store", "new.db"]).out.contains("default")
     };
     let mut killed = 0;
     for _ in 0..4 {
-        let mover = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+        let transfer = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
         if killed == 0 {
-            until("jobs arrive", arrived);
+            until("jobs arrive", has_jobs);
         } else {
             std::thread::sleep(std::time::Duration::from_millis(30 * killed));
         }
-        mover.signal(Signal::KILL);
-        killed += u64::from(mover.wait().code.is_none());
+        transfer.signal(Signal::KILL);
+        killed += u64::from(transfer.wait().code.is_none());
     }
     assert!(killed > 0, "it was too fast");
     sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
     let found = sandbox.ids("new.db");
-    assert_eq!(found.len(), MANY, "none twice");
+    assert_eq!(found.len(), JOBS, "none twice");
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), pushed, "none lost");
     assert_eq!(sandbox.ids("duly.db").len(), 0);
 }
@@ -131,12 +131,12 @@ fn interrupted_move_says_how_to_continue() {
     sandbox.push(&["mail"]);
     let worker = sandbox.start(&["work", "--concurrency", "1", "--grace", "0"]);
     until("the job runs", || sandbox.path("runs").exists());
-    let mover = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+    let transfer = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
     let listed = || sandbox.run(&["queues", "ls"]).ok().out;
     until("the queue is moving", || listed().contains("moving to"));
-    until("the mover waits", || sandbox.run(&["queues", "ls", "--store", "new.db"]).code == Some(0));
-    mover.signal(Signal::INT);
-    let ran = mover.wait().failed(1, "run the same command again");
+    until("the transfer waits", || sandbox.run(&["queues", "ls", "--store", "new.db"]).code == Some(0));
+    transfer.signal(Signal::INT);
+    let ran = transfer.wait().failed(1, "run the same command again");
     assert!(!ran.err.contains("moved"), "{ran:?}");
 
     let resumed = sandbox.run(&["queues", "resume", "default"]).ok();

@@ -1,4 +1,4 @@
-//! `duly work`: commands, programs, exit codes.
+//! `duly work`: commands, programs and exit codes.
 
 use crate::sandbox::{Sandbox, until};
 
@@ -82,7 +82,7 @@ fn timeout_kills_the_process_group() {
     let _worker = sandbox.start(&["work"]);
     sandbox.until_state(&id, "dead");
     assert!(sandbox.job(&id)["failures"][0]["error"].as_str().expect("text").contains("timed out"));
-    until("the grandchild is gone", || !crate::sandbox::runs(&sandbox.read("pid")));
+    until("the grandchild is gone", || !crate::sandbox::is_running(&sandbox.read("pid")));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn long_stderr_is_truncated_to_its_end() {
 #[test]
 fn background_process_does_not_block_the_job() {
     let sandbox = Sandbox::new();
-    // It keeps our pipe open for longer than any patience.
+    // The background process keeps the pipe open after the job.
     let id = sandbox.push(&["--", "sh", "-c", "sleep 60 & echo $! > pid"]);
     sandbox.run(&["work", "--until-empty"]).ok();
     assert_eq!(sandbox.job(&id)["state"], "done");
@@ -123,10 +123,10 @@ fn release_is_shown_with_its_reason() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail", "{}"]);
     let ran = sandbox.run(&["work", "--until-empty"]).ok();
-    assert!(ran.out.contains("released  mail") && ran.out.contains("no handler here knows its kind"), "{ran:?}");
+    assert!(ran.out.contains("released  mail") && ran.out.contains("no handler for its kind on this node"), "{ran:?}");
     sandbox.push(&["post", "{}"]);
     let ran = sandbox.run(&["work", "--until-empty", "-o", "ndjson"]).ok();
-    assert!(ran.out.contains(r#""why":"no handler here knows its kind""#), "{ran:?}");
+    assert!(ran.out.contains(r#""reason":"no handler for its kind on this node""#), "{ran:?}");
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn jobs_left_for_other_workers_are_reported() {
     sandbox.run(&["queues", "pause", "idle"]).ok();
     sandbox.push(&["--queue", "idle", "--", "true"]);
     let ran = sandbox.run(&["work", "--until-empty", "--queue", "default", "--queue", "idle"]).ok();
-    let told = "left: 1 running elsewhere in queue default, 1 ready in queue idle, which is paused";
-    assert!(ran.err.contains(told), "{ran:?}");
+    let message = "left: 1 running elsewhere in queue default, 1 ready in queue idle, which is paused";
+    assert!(ran.err.contains(message), "{ran:?}");
     sandbox.run(&["queues", "resume", "idle"]).ok();
     let ran = sandbox.run(&["work", "--until-empty", "--queue", "idle"]).ok();
     assert!(!ran.err.contains("left"), "{ran:?}");

@@ -23,7 +23,7 @@ use duly::Duly;
 use duly::Error;
 use duly::Filter;
 use duly::JobId;
-use duly::{BulkOperation, BulkReport};
+use duly::admin::{BulkOperation, BulkReport};
 
 /// The most operations that are remembered, newest first.
 const OPERATIONS_MAX: usize = 100;
@@ -122,9 +122,9 @@ impl Operations {
     }
 }
 
-fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::Due) -> BulkOperation<'p> {
+fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due) -> BulkOperation<'p> {
     match action {
-        Action::Retry => duly.reschedule_all(filter, duly::Due::Now),
+        Action::Retry => duly.reschedule_all(filter, duly::job::Due::Now),
         Action::Reschedule => duly.reschedule_all(filter, due),
         Action::Remove => duly.remove_all(filter),
         Action::Cancel => duly.cancel_all(filter),

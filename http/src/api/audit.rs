@@ -15,7 +15,7 @@ use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{rfc3339, unix_ms};
-use duly::AuditRecord;
+use duly::admin::AuditRecord;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list))

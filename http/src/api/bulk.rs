@@ -17,7 +17,8 @@ use crate::identity::Pusher;
 use crate::json::{self, BULK_BYTES_MAX, IdempotencyCheck, IdempotencyKey};
 use crate::problem::Problem;
 use crate::server::App;
-use duly::{PUSH_MAX, Push};
+use duly::Push;
+use duly::bounds::PUSH_MAX;
 
 const NDJSON: [&str; 2] = ["application/x-ndjson", "application/ndjson"];
 

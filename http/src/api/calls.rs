@@ -17,7 +17,7 @@ use crate::json::{OptionalJson, PathParam};
 use crate::problem::Problem;
 use crate::server::App;
 use duly::NodeId;
-use duly::Role;
+use duly::admin::Role;
 
 /// The most replies in one response.
 const REPLIES_MAX: usize = 1_000;

@@ -21,10 +21,10 @@ use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{millis, raw_json, rfc3339, unix_ms};
-use duly::CronRecord;
 use duly::Error;
 use duly::Push;
-use duly::{CronRule, Missed, Overlap, Schedule};
+use duly::cron::CronRecord;
+use duly::cron::{CronRule, Missed, Overlap, Schedule};
 use duly::{JobId, Priority};
 
 /// The number of next ticks in a response: the default, and the most.

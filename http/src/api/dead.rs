@@ -14,7 +14,7 @@ use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{rfc3339, unix_ms};
-use duly::DeadGroup;
+use duly::admin::DeadGroup;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(groups))

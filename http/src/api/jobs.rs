@@ -18,8 +18,9 @@ use crate::problem::Problem;
 use crate::server::App;
 use crate::views::JobView;
 use duly::Error;
-use duly::Why;
-use duly::{Filter, JobEdit};
+use duly::Filter;
+use duly::admin::JobEdit;
+use duly::admin::Why;
 use duly::{JobId, JobRecord, Priority};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -184,7 +185,7 @@ async fn retry(
     PathParam(id): PathParam<JobId>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.duly.reschedule(id, duly::Due::Now).await?;
+    app.duly.reschedule(id, duly::job::Due::Now).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

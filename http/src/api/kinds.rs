@@ -15,7 +15,8 @@ use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::{KIND_HOURS_MAX, KindStats, StatCounters};
+use duly::admin::{KindStats, StatCounters};
+use duly::bounds::KIND_HOURS_MAX;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(kinds))

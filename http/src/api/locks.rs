@@ -18,8 +18,9 @@ use crate::problem::Problem;
 use crate::server::{App, WAIT_MAX};
 use crate::views::{LockView, millis};
 use duly::Error;
-use duly::LockOwner;
-use duly::{DEFAULT_LOCK_TTL, Lock};
+use duly::bounds::DEFAULT_LOCK_TTL;
+use duly::lock::Lock;
+use duly::lock::LockOwner;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()

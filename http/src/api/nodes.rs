@@ -17,7 +17,8 @@ use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{rfc3339, unix_ms};
 use duly::Error;
-use duly::{NodeId, NodeRecord};
+use duly::NodeId;
+use duly::admin::NodeRecord;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))

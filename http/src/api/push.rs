@@ -17,8 +17,9 @@ use crate::identity::Pusher;
 use crate::json::{IdempotencyKey, Json};
 use crate::problem::Problem;
 use crate::server::App;
-use duly::{Due, Push, PushResult, UniqueConflict};
+use duly::job::{Due, UniqueConflict};
 use duly::{JobId, Priority};
+use duly::{Push, PushResult};
 
 /// The kind of jobs that run a program; a server accepts them only if it is configured to.
 pub(super) const COMMAND: &str = "command";

@@ -17,9 +17,9 @@ use crate::json::{Json, NoBody, PathParam, QueryParams};
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::QueueView;
-use duly::Capacity;
 use duly::Error;
-use duly::check_name;
+use duly::admin::Capacity;
+use duly::job::check_name;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()

@@ -14,7 +14,8 @@ use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{QueueView, rfc3339, unix_ms};
-use duly::{HISTORY_MINUTES_MAX, Histogram, HistoryPoint, HistoryQuery};
+use duly::admin::{Histogram, HistoryPoint, HistoryQuery};
+use duly::bounds::HISTORY_MINUTES_MAX;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))

@@ -17,7 +17,7 @@ use crate::json::{Json, PathParam};
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{rfc3339, unix_ms};
-use duly::{Role, Token};
+use duly::admin::{Role, Token};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))

@@ -17,9 +17,9 @@ use crate::json::{Json, OptionalJson, PathParam};
 use crate::problem::Problem;
 use crate::server::{App, WAIT_MAX};
 use crate::views::{HeldView, millis};
-use duly::LOG_LINES_MAX;
 use duly::NodeId;
-use duly::remote::{LEASE, ReportedOutcome, Settlement};
+use duly::bounds::LOG_LINES_MAX;
+use duly::worker::remote::{LEASE, ReportedOutcome, Settlement};
 use duly::{Fence, JobId};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {

@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::{PageResult, render};
 use crate::identity::Identity;
 use crate::server::App;
-use duly::Role;
+use duly::admin::Role;
 
 /// The page size.
 const PAGE_SIZE: usize = 100;

@@ -13,11 +13,11 @@ use super::{PageResult, display, redirect_with_flash, render, render_with_status
 use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::Due;
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
-use duly::Role;
+use duly::admin::Role;
+use duly::job::Due;
 use duly::{JobId, State as JobState};
 
 /// The most selected jobs: more than a page shows.

@@ -14,7 +14,7 @@ use super::layout::Layout;
 use super::{PageResult, render};
 use crate::identity::Identity;
 use crate::server::App;
-use duly::Role;
+use duly::admin::Role;
 use duly::{Clock, NodeId};
 
 /// The timeout of a ping.

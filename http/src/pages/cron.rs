@@ -17,11 +17,12 @@ use crate::etag;
 use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::CronRecord;
 use duly::Error;
-use duly::Role;
-use duly::{CronRule, Missed, Overlap, Schedule};
-use duly::{DEFAULT_QUEUE, Push};
+use duly::Push;
+use duly::admin::Role;
+use duly::bounds::DEFAULT_QUEUE;
+use duly::cron::CronRecord;
+use duly::cron::{CronRule, Missed, Overlap, Schedule};
 
 /// The number of next runs on a page.
 const RUNS: usize = 5;

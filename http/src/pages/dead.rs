@@ -9,8 +9,8 @@ use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, render};
 use crate::server::App;
-use duly::DeadGroup;
 use duly::State as JobState;
+use duly::admin::DeadGroup;
 
 /// The most groups on the page, largest first.
 const GROUPS_MAX: usize = 200;

@@ -60,7 +60,7 @@ fn title_and_hint(problem: &Problem) -> (&'static str, &'static str) {
     match problem.code {
         "not_found" => ("Not here", "It may have been there a moment ago."),
         "conflict" => ("That is not so any more", "Go back and look again."),
-        "invalid" => ("Something is wrong with what was sent", "Go back, mend it, and send it again."),
+        "invalid" => ("Something is wrong with what was sent", "Go back, fix it, and send it again."),
         "forbidden" => ("You may not do that", "Somebody with another token may."),
         "read_only" => ("Nothing can be changed here", ""),
         "cross_site" => {

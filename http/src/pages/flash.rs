@@ -1,7 +1,7 @@
 //! Flash messages: one sentence per action, with an undo if there is one. Pure.
 
 use super::display;
-use duly::NAME_BYTES_MAX;
+use duly::bounds::NAME_BYTES_MAX;
 
 /// A message at the top of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]

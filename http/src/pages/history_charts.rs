@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use super::chart::{Chart, Series, Sparkline, Unit};
 use crate::views::unix_micros;
 use duly::Duly;
+use duly::admin::{Histogram, HistoryQuery, StatCounters};
 use duly::{Error, Result};
-use duly::{Histogram, HistoryQuery, StatCounters};
 
 /// The minutes of a sparkline, without the current one.
 const SPARK_MINUTES: u32 = 60;
@@ -85,8 +85,9 @@ type Minute = (SystemTime, StatCounters);
 /// Returns the charts of all queues, or of one.
 pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
     // One interval more than shown, because the current one is incomplete.
-    let minutes =
-        u32::try_from(range.minutes() + range.interval_minutes()).unwrap_or(u32::MAX).min(duly::HISTORY_MINUTES_MAX);
+    let minutes = u32::try_from(range.minutes() + range.interval_minutes())
+        .unwrap_or(u32::MAX)
+        .min(duly::bounds::HISTORY_MINUTES_MAX);
     let history = match duly.history(HistoryQuery { queue: queue.map(str::to_owned), minutes }).await {
         // A store of another system keeps no history; the rest of the page works.
         Err(Error::Unsupported { .. }) => return Ok(Vec::new()),

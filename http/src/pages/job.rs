@@ -16,11 +16,11 @@ use super::{PageResult, redirect_with_flash, render, render_with_status, unknown
 use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::Due;
 use duly::Error;
-use duly::JobEdit;
-use duly::NodeRecord;
-use duly::Role;
+use duly::admin::JobEdit;
+use duly::admin::NodeRecord;
+use duly::admin::Role;
+use duly::job::Due;
 use duly::{JobId, JobRecord, State as JobState};
 
 #[derive(Template)]

@@ -13,7 +13,8 @@ use super::{PageResult, display, render};
 use crate::api::totals_by_kind;
 use crate::server::App;
 use duly::Error;
-use duly::{KIND_HOURS_MAX, OTHER_KINDS, StatCounters};
+use duly::admin::StatCounters;
+use duly::bounds::{KIND_HOURS_MAX, OTHER_KINDS};
 
 /// The selectable ranges: key, hours, label.
 const RANGES: [(&str, u32, &str); 3] = [("1h", 1, "this hour"), ("6h", 6, "6 h"), ("24h", KIND_HOURS_MAX, "24 h")];

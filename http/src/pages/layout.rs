@@ -15,9 +15,9 @@ use super::display::{self, Moment};
 use super::flash::{self, Flash};
 use crate::identity::Identity;
 use crate::server::App;
-use duly::QueueCounts;
-use duly::Role;
 use duly::State;
+use duly::admin::QueueCounts;
+use duly::admin::Role;
 
 /// The longest name of a time zone.
 const ZONE_BYTES_MAX: usize = 64;

@@ -12,8 +12,8 @@ use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render};
 use crate::identity::Identity;
 use crate::server::App;
-use duly::LockRecord;
-use duly::Role;
+use duly::admin::Role;
+use duly::lock::LockRecord;
 
 #[derive(Template)]
 #[template(path = "locks.html")]

@@ -16,9 +16,10 @@ use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
 use duly::Error;
-use duly::Role;
-use duly::RunningJob;
-use duly::{NodeId, NodeRecord};
+use duly::NodeId;
+use duly::admin::NodeRecord;
+use duly::admin::Role;
+use duly::admin::RunningJob;
 
 /// The timeout for a reply; without one the page shows no running jobs.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);

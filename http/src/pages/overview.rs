@@ -11,8 +11,8 @@ use super::history_charts::{self, Range};
 use super::layout::Layout;
 use super::{PageResult, dead, display, queues, render};
 use crate::server::App;
-use duly::QueueCounts;
 use duly::State as JobState;
+use duly::admin::QueueCounts;
 
 /// The most queues on this page, those with the most jobs.
 const QUEUES_MAX: usize = 8;

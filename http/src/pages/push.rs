@@ -15,8 +15,9 @@ use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
 use duly::Error;
-use duly::Role;
-use duly::{DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Push};
+use duly::Push;
+use duly::admin::Role;
+use duly::bounds::{DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE};
 use duly::{JobId, Priority};
 
 #[derive(Template)]

@@ -15,9 +15,9 @@ use super::{PageResult, display, redirect_with_flash, render, unknown_action};
 use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::Role;
 use duly::State as JobState;
-use duly::{Capacity, QueueCounts};
+use duly::admin::Role;
+use duly::admin::{Capacity, QueueCounts};
 
 /// The most queues on the page, those with the most jobs; the page shows the number of the rest.
 const ROWS_MAX: usize = 500;

@@ -12,8 +12,9 @@ use super::layout::Layout;
 use super::{PageResult, display, render};
 use crate::server::App;
 use crate::views::unix_micros;
+use duly::Filter;
 use duly::State as JobState;
-use duly::{Filter, FilterTime};
+use duly::job::FilterTime;
 
 /// The page size.
 const PAGE_SIZE: usize = 50;

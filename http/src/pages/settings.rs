@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::layout::{self, Layout};
 use super::{PageResult, render};
 use crate::server::App;
-use duly::Health;
+use duly::admin::Health;
 
 /// How long a browser keeps the appearance.
 const REMEMBERED_SECS: u32 = 365 * 24 * 3600;

@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use duly::admin::{Histogram, StatCounters};
+use duly::lock::Guard;
+use duly::store::Node;
 use duly::store::{AttemptEnd, AttemptTiming, Claim};
-use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, JobId, Node, Outcome, Priority, Push, StatCounters};
+use duly::{CancellationToken, Clock, Ctx, Duly, JobId, Outcome, Priority, Push};
 use duly_http::Server;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
-//! ActionHero's cluster calls: a node of duly's on its channel, in both of its dialects.
+//! ActionHero's cluster calls: a duly node on ActionHero's channel, in both message formats.
 //!
-//! Why this is an API of its own, and not [`Duly::call`](crate::Duly::call): there a call goes to *one* node that is known to
-//! answer it, a failure comes back as a failure, and nobody can be harmed by being asked. Here every node runs every call,
-//! the first answer wins, there is no word for "failed", no list of who answers what, and a node that lacks a method
-//! may die of being asked for it. To pretend otherwise would be a lie in the one case and a trap in the other.
+//! The API differs from [`Duly::call`](crate::Duly::call) because the guarantees differ. `Duly::call` calls *one* node
+//! that has the method, returns failures as errors, and cannot harm that node. In ActionHero, every node runs every
+//! call and the first response wins. A response cannot express failure, and there is no list of the methods of a
+//! node. A node that lacks a method may crash when the method is called.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,22 +31,22 @@ use crate::peers::call::{
 use crate::store::redis::{ConnectionRole, Redis};
 use crate::store::{StoreAddress, StoreOptions, parse_url};
 
-/// Where the token is looked for if none is given.
+/// The environment variable with the token, used if [`BridgeBuilder::token`] is not called.
 pub const TOKEN_VARIABLE: &str = "DULY_ACTIONHERO_TOKEN";
-/// ActionHero's channel, unless its configuration says otherwise.
+/// ActionHero's default channel.
 const DEFAULT_CHANNEL: &str = "actionhero";
-/// How often it is made sure that the channel is listened to.
+/// Time between two checks of the subscription to the channel.
 const SUBSCRIPTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Most answers to one call that wait to be looked at.
+/// Most buffered responses to one call.
 const RESPONSES_MAX: usize = 1_024;
-/// Most calls that wait for answers.
+/// Most calls that wait for responses.
 const PENDING_CALLS_MAX: usize = 10_000;
-/// How long a method may take, as ActionHero has it: then nobody waits for it any more.
+/// Default timeout of a method, equal to ActionHero's `rpcTimeout`: after that, the caller no longer waits.
 const DEFAULT_METHOD_TIMEOUT: Duration = Duration::from_secs(5);
 
 type MethodFactory = Box<dyn FnOnce(Handle) -> Method + Send>;
 
-/// A bridge to be joined to ActionHero's cluster. Nothing is joined, answered or called without it.
+/// Configures a [`Bridge`] and joins it to an ActionHero cluster.
 #[must_use = "call `join`"]
 pub struct BridgeBuilder {
     url: String,
@@ -57,26 +57,28 @@ pub struct BridgeBuilder {
 }
 
 impl BridgeBuilder {
-    /// The `serverToken` of ActionHero's nodes; without this it is taken from the environment (`DULY_ACTIONHERO_TOKEN`).
+    /// Sets the `serverToken` of the ActionHero nodes. The default is the environment variable `DULY_ACTIONHERO_TOKEN`.
     ///
-    /// ActionHero sends it in clear in every message: whoever can listen has it.
+    /// ActionHero sends the token unencrypted in every message, so every subscriber of the channel can read it.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Says that **all** nodes of the cluster have this method, and that it does not throw: only such methods can be called.
+    /// Declares that **all** nodes of the cluster have this method, and that it does not throw.
+    /// [`Bridge::call`] calls only methods declared in this way.
     ///
-    /// A node of ActionHero 12 that lacks a method dies of being asked for it, and any node dies of one that throws.
+    /// An ActionHero 12 node crashes if it lacks a called method, and any node crashes if the method throws.
     pub fn callable_method(mut self, method: impl Into<String>) -> Self {
         self.callable_methods.insert(method.into());
         self
     }
 
-    /// Answers this method, such as `api.mail.count`, when a node of the cluster calls it. Its args are a list: take a tuple.
+    /// Handles calls of this method, such as `api.mail.count`, from nodes of the cluster.
+    /// The args are a list: take a tuple.
     ///
-    /// All nodes of the cluster run it when it is called, and the first answer wins. If it fails, there is no answer:
-    /// ActionHero has no word for that, and its caller times out.
+    /// All nodes of the cluster run a called method, and the first response wins. If the handler fails, duly sends no
+    /// response: ActionHero has none for failures, so its caller times out.
     pub fn on_call<A, F, Fut, R, E>(mut self, method: impl Into<String>, handler: F) -> Self
     where
         A: DeserializeOwned + Send + 'static,
@@ -94,22 +96,22 @@ impl BridgeBuilder {
         self
     }
 
-    /// How long a method that is answered may run (default 5 s, ActionHero's own `rpcTimeout`).
-    pub fn method_timeout(mut self, time: Duration) -> Self {
-        self.method_timeout = time;
+    /// Sets the timeout of the methods handled here (default 5 s, ActionHero's own `rpcTimeout`).
+    pub fn method_timeout(mut self, timeout: Duration) -> Self {
+        self.method_timeout = timeout;
         self
     }
 
-    /// Joins the cluster: listens on its channel from now on, until the bridge is dropped.
+    /// Joins the cluster: subscribes to its channel until the last clone of the bridge is dropped.
     pub async fn join(self) -> Result<Bridge> {
-        let (target, options) = parse_url(&self.url, StoreOptions::default())?;
-        let StoreAddress::Foreign(ForeignSystem::ActionHero, place) = target else {
-            return Err(Error::invalid("store", "a bridge to ActionHero needs actionhero://HOST"));
+        let (address, options) = parse_url(&self.url, StoreOptions::default())?;
+        let StoreAddress::Foreign(ForeignSystem::ActionHero, server) = address else {
+            return Err(Error::invalid("store", "an ActionHero bridge needs actionhero://HOST"));
         };
-        reject_replicas(&options, "a call of ActionHero's")?;
+        reject_replicas(&options, "an ActionHero call")?;
         let token = self.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| {
-            Error::invalid("token", format!("give ActionHero's serverToken by `token`, or in {TOKEN_VARIABLE}"))
+            Error::invalid("token", format!("missing: set ActionHero's serverToken with `token` or {TOKEN_VARIABLE}"))
         })?;
         for method in self.callable_methods.iter().chain(self.methods.iter().map(|(name, _)| name)) {
             check_method(method)?;
@@ -125,11 +127,11 @@ impl BridgeBuilder {
         let channel = url_option(&options.system_options, "channel").unwrap_or(DEFAULT_CHANNEL).to_owned();
         let options =
             StoreOptions { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: true, ..options };
-        let server = Box::pin(Redis::open(place, &options)).await?;
-        let heard = server.subscribe_foreign(&channel);
-        server.ensure_foreign_subscribed().await?;
+        let redis = Box::pin(Redis::open(server, &options)).await?;
+        let messages = redis.subscribe_foreign(&channel);
+        redis.ensure_foreign_subscribed().await?;
         let inner = Arc::new(BridgeInner {
-            redis: server,
+            redis,
             channel,
             id: format!("duly:{}:{}:{}", crate::node::host_name(), std::process::id(), Uuid::now_v7()),
             token: ServerToken::new(token),
@@ -140,7 +142,7 @@ impl BridgeBuilder {
             pending_calls: Mutex::default(),
         });
         let stop = CancellationToken::new();
-        tokio::spawn(run_listener(inner.clone(), heard, stop.clone()));
+        tokio::spawn(run_listener(inner.clone(), messages, stop.clone()));
         Ok(Bridge { inner, _stop: Arc::new(stop.drop_guard()) })
     }
 }
@@ -148,11 +150,11 @@ impl BridgeBuilder {
 impl std::fmt::Debug for BridgeBuilder {
     /// Never shows the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BridgeBuilder").field("known", &self.callable_methods).finish_non_exhaustive()
+        f.debug_struct("BridgeBuilder").field("callable_methods", &self.callable_methods).finish_non_exhaustive()
     }
 }
 
-/// A node of duly's in a cluster of ActionHero's. Cheap to clone; leaves when the last clone is dropped.
+/// A duly node in an ActionHero cluster. Cheap to clone; leaves when the last clone is dropped.
 #[derive(Clone)]
 pub struct Bridge {
     inner: Arc<BridgeInner>,
@@ -162,7 +164,7 @@ pub struct Bridge {
 struct BridgeInner {
     redis: Redis,
     channel: String,
-    /// Who we are on the channel.
+    /// The `serverId` of this bridge.
     id: String,
     token: ServerToken,
     callable_methods: HashSet<String>,
@@ -172,7 +174,7 @@ struct BridgeInner {
     pending_calls: Mutex<HashMap<String, mpsc::Sender<NodeResponse>>>,
 }
 
-/// Who has answered, and what.
+/// The `serverId` of the responding node, and its response.
 type NodeResponse = (String, Box<RawValue>);
 
 fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -182,23 +184,21 @@ fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn check_method(method: &str) -> Result<()> {
     match message::is_api_method(method) {
         true => Ok(()),
-        false => {
-            Err(Error::invalid("method", format!("{method:?} is no method of ActionHero's; they are api.NAME.NAME")))
-        }
+        false => Err(Error::invalid("method", format!("{method:?} is not an ActionHero method; use api.NAME.NAME"))),
     }
 }
 
-/// Hears the channel until the bridge is dropped.
-async fn run_listener(inner: Arc<BridgeInner>, mut heard: mpsc::Receiver<Vec<u8>>, stop: CancellationToken) {
-    let mut every = tokio::time::interval(SUBSCRIPTION_CHECK_INTERVAL);
+/// Handles the messages of the channel until the bridge is dropped.
+async fn run_listener(inner: Arc<BridgeInner>, mut messages: mpsc::Receiver<Vec<u8>>, stop: CancellationToken) {
+    let mut check = tokio::time::interval(SUBSCRIPTION_CHECK_INTERVAL);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            Some(bytes) = heard.recv() => inner.handle_message(&bytes),
-            _ = every.tick() => {
-                // What is said while nobody listens is lost, as it is for every node.
+            Some(bytes) = messages.recv() => inner.handle_message(&bytes),
+            _ = check.tick() => {
+                // Messages published while the subscription is down are lost, as for every ActionHero node.
                 if let Err(error) = inner.redis.ensure_foreign_subscribed().await {
-                    tracing::warn!(%error, "ActionHero's channel is not heard");
+                    tracing::warn!(%error, "not subscribed to ActionHero's channel; retrying");
                 }
             }
         }
@@ -213,16 +213,16 @@ impl BridgeInner {
                 self.handle_do(&from, ids, method, connection, args)
             }
             Ok(ChannelMessage::DoResponse { from, id, value }) => {
-                if let Some(waits) = lock_unpoisoned(&self.pending_calls).get(&id) {
-                    let _ = waits.try_send((from, value));
+                if let Some(responses) = lock_unpoisoned(&self.pending_calls).get(&id) {
+                    let _ = responses.try_send((from, value));
                 }
             }
             Err(MessageRejection::NotForUs) => {}
-            Err(why) => tracing::debug!(channel = self.channel, ?why, "a message was refused"),
+            Err(reason) => tracing::debug!(channel = self.channel, ?reason, "rejected a message"),
         }
     }
 
-    /// Runs a method that is answered here, beside what comes next.
+    /// Runs a method handled here in a task of its own.
     fn handle_do(
         self: &Arc<Self>,
         from: &str,
@@ -234,21 +234,21 @@ impl BridgeInner {
         if connection.as_ref().is_some_and(|connection| !lock_unpoisoned(&self.connections).contains(connection)) {
             return;
         }
-        let Some(run) = self.methods.get(&method) else {
+        let Some(handler) = self.methods.get(&method) else {
             return;
         };
-        let room = match run.admit(&args) {
-            Ok(room) => room,
-            Err(why) => return tracing::warn!(method, why, "not run, and not answered"),
+        let permit = match handler.admit(&args) {
+            Ok(permit) => permit,
+            Err(reason) => return tracing::warn!(method, reason, "call dropped; ActionHero's caller times out"),
         };
-        let (inner, within) = (self.clone(), self.method_timeout);
-        let deadline = Clock::system().now() + within;
-        let asked = CallContext { method: method.clone(), caller: node_id_from_name(from), connection, deadline };
+        let (inner, timeout) = (self.clone(), self.method_timeout);
+        let deadline = Clock::system().now() + timeout;
+        let context = CallContext { method: method.clone(), caller: node_id_from_name(from), connection, deadline };
         tokio::spawn(async move {
-            match run.run(&args, asked, within, room).await {
+            match handler.run(&args, context, timeout, permit).await {
                 Some(Ok(value)) => inner.send_response(&ids, &value).await,
-                Some(Err(error)) => tracing::warn!(method, error, "failed; ActionHero's caller times out"),
-                None => tracing::warn!(method, "took too long; ActionHero's caller has timed out"),
+                Some(Err(error)) => tracing::warn!(method, error, "call failed; ActionHero's caller times out"),
+                None => tracing::warn!(method, "call timed out, also for ActionHero's caller"),
             }
         });
     }
@@ -258,28 +258,28 @@ impl BridgeInner {
             return;
         };
         if let Err(error) = self.publish(message).await {
-            tracing::warn!(%error, "an answer could not be sent");
+            tracing::warn!(%error, "cannot send a response; ActionHero's caller times out");
         }
     }
 
-    /// Answers how many listen, this one not counted.
+    /// Publishes a message. Returns the number of subscribers, not counting this bridge.
     async fn publish(&self, message: String) -> Result<u64> {
         let mut cmd = redis::cmd("PUBLISH");
         cmd.arg(&self.channel).arg(message);
         match self.redis.send_once("call", ConnectionRole::Client, 0, &cmd).await? {
-            Value::Int(heard) => Ok(heard.unsigned_abs().saturating_sub(1)),
+            Value::Int(subscribers) => Ok(subscribers.unsigned_abs().saturating_sub(1)),
             _ => Ok(0),
         }
     }
 }
 
-/// The same name always gives the same node.
+/// Derives a node id from a `serverId`; the same name always gives the same id.
 fn node_id_from_name(name: &str) -> NodeId {
     NodeId::from_bytes(*JobId::from_name(&format!("actionhero:{name}")).as_bytes())
 }
 
 impl Bridge {
-    /// A bridge to the cluster on this URL: `actionhero://host`, with `?channel=` if its channel has another name.
+    /// Returns a builder for the cluster on this URL: `actionhero://host`, with `?channel=` for a custom channel.
     pub fn builder(url: impl Into<String>) -> BridgeBuilder {
         BridgeBuilder {
             url: url.into(),
@@ -290,18 +290,18 @@ impl Bridge {
         }
     }
 
-    /// Our name among the nodes of the cluster.
+    /// Returns the `serverId` of this bridge in the cluster.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
-    /// Calls a method on all nodes of the cluster, with these args: a list, or the only element of one.
+    /// Calls a method on all nodes of the cluster, with these args: a list, or its only element.
     ///
-    /// Only methods that [`BridgeBuilder::knows`] has named can be called.
+    /// The method must have been declared with [`BridgeBuilder::callable_method`].
     pub fn call(&self, method: impl Into<String>, args: &impl Serialize) -> BridgeCall {
         let args =
-            to_raw_value(args).map_err(|why| Error::invalid("args", format!("cannot be written as JSON: {why}")));
+            to_raw_value(args).map_err(|error| Error::invalid("args", format!("cannot be written as JSON: {error}")));
         BridgeCall {
             bridge: self.clone(),
             method: method.into(),
@@ -311,12 +311,12 @@ impl Bridge {
         }
     }
 
-    /// From now on calls for this connection are ours.
+    /// Starts to handle calls for this connection.
     pub fn hold_connection(&self, connection: impl Into<String>) {
         lock_unpoisoned(&self.inner.connections).insert(connection.into());
     }
 
-    /// Calls for this connection are not ours any more. Answers whether they were.
+    /// Stops handling calls for this connection. Returns whether it was held.
     pub fn drop_connection(&self, connection: &str) -> bool {
         lock_unpoisoned(&self.inner.connections).remove(connection)
     }
@@ -329,17 +329,17 @@ impl std::fmt::Debug for Bridge {
     }
 }
 
-/// What one node of ActionHero's has answered.
+/// The response of one ActionHero node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BridgeReply<T> {
-    /// Its `serverId`.
+    /// The `serverId` of the node.
     pub from: String,
-    /// The value; of a node before 19.0.3 the only argument of its callback, or the list of them in the order it sent.
+    /// The value. A node before 19.0.3 sends the arguments of its callback: the only one, or the list of several.
     pub value: T,
 }
 
-/// A call to be made. Made by [`Bridge::call`].
+/// A call that has not been sent yet. Created by [`Bridge::call`].
 #[must_use = "a call is not made until `first`, `all` or `forget` is awaited"]
 #[derive(Debug)]
 pub struct BridgeCall {
@@ -351,47 +351,49 @@ pub struct BridgeCall {
 }
 
 impl BridgeCall {
-    /// Only on the node that has this connection. If nobody has it, nobody says so.
+    /// Calls only the node that holds this connection. If no node holds it, the call times out.
     pub fn connection(mut self, connection: impl Into<String>) -> Self {
         self.connection = Some(connection.into());
         self
     }
 
-    /// Waits at most so long (default 5 s).
+    /// Sets the timeout of the call (default 5 s).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The first answer. [`Error::Timeout`] if none came: because nobody has the connection, because the method has
-    /// failed, or because the message was lost; ActionHero does not say which.
+    /// Calls and returns the first response.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no response arrives. ActionHero does not report whether no node holds the connection, the
+    /// method failed, or a message was lost.
     pub async fn first<T: DeserializeOwned>(self) -> Result<T> {
         let method = self.method.clone();
         let mut replies = self.collect_replies(Some(1)).await?;
-        let late =
-            || Error::Timeout { op: "call", reason: format!("no answer to {method}; it may have been carried out") };
-        replies.pop().map(|reply| reply.value).ok_or_else(late)
+        let timed_out = || Error::Timeout { op: "call", reason: format!("no response to {method}; it may have run") };
+        replies.pop().map(|reply| reply.value).ok_or_else(timed_out)
     }
 
-    /// All answers that come in time, until as many have answered as listen on the channel.
-    /// Not every node may answer, and not all that listen need be nodes: then the whole time passes.
+    /// Calls and returns all responses, until as many arrived as the channel has subscribers, or until the timeout.
+    /// The timeout always passes if a node does not respond, or if a subscriber is not a node.
     pub async fn all<T: DeserializeOwned>(self) -> Result<Vec<BridgeReply<T>>> {
         self.collect_replies(None).await
     }
 
-    /// Calls, and waits for no answer. Answers how many listen.
+    /// Calls without waiting for responses. Returns the number of subscribers of the channel.
     pub async fn forget(self) -> Result<u64> {
         let message = self.build_message(&Uuid::now_v7().to_string())?;
         self.bridge.inner.publish(message).await
     }
 
-    /// The message, if it harms nobody.
+    /// Returns the message of the call, if all nodes can run it safely.
     fn build_message(&self, id: &str) -> Result<String> {
         let inner = &self.bridge.inner;
         check_method(&self.method)?;
         if !inner.callable_methods.contains(&self.method) {
             let reason = format!(
-                "{} is not known to exist on all nodes, and one without it may die of the call; name it with `knows` if all have it",
+                "{} may be missing on a node, and calling it could crash that node; if all nodes have it, declare it with `callable_method`",
                 self.method
             );
             return Err(Error::invalid("method", reason));
@@ -413,29 +415,29 @@ impl BridgeCall {
             0..=CHANNEL_MESSAGE_BYTES_MAX => Ok(message),
             long => Err(Error::invalid(
                 "args",
-                format!("make a message of {long} bytes; at most {CHANNEL_MESSAGE_BYTES_MAX}"),
+                format!("too long: the message has {long} bytes, at most {CHANNEL_MESSAGE_BYTES_MAX} are allowed"),
             )),
         }
     }
 
-    async fn collect_replies<T: DeserializeOwned>(self, most: Option<usize>) -> Result<Vec<BridgeReply<T>>> {
-        let until = clock::monotonic_now() + self.timeout;
+    async fn collect_replies<T: DeserializeOwned>(self, max: Option<usize>) -> Result<Vec<BridgeReply<T>>> {
+        let deadline = clock::monotonic_now() + self.timeout;
         let (id, inner) = (Uuid::now_v7().to_string(), &self.bridge.inner);
         let message = self.build_message(&id)?;
-        // Heard from here on: an answer may come before the publish returns.
+        // Registered before publishing: a response may arrive before the publish returns.
         let mut pending = PendingBridgeCall::open(inner.clone(), id)?;
-        let late = |_| Error::Timeout { op: "call", reason: format!("{} could not be sent in time", self.method) };
-        let listeners = tokio::time::timeout_at(until, inner.publish(message)).await.map_err(late)??;
-        let most = most.unwrap_or_else(|| usize::try_from(listeners).unwrap_or(usize::MAX));
+        let timed_out = |_| Error::Timeout { op: "call", reason: format!("{} was not sent in time", self.method) };
+        let subscribers = tokio::time::timeout_at(deadline, inner.publish(message)).await.map_err(timed_out)??;
+        let max = max.unwrap_or_else(|| usize::try_from(subscribers).unwrap_or(usize::MAX));
         let mut replies = Vec::new();
-        while replies.len() < most {
-            let Ok(Some((from, value))) = tokio::time::timeout_at(until, pending.responses.recv()).await else {
+        while replies.len() < max {
+            let Ok(Some((from, value))) = tokio::time::timeout_at(deadline, pending.responses.recv()).await else {
                 break;
             };
-            let decoded = serde_json::from_str(value.get()).map_err(|why| Error::Remote {
+            let decoded = serde_json::from_str(value.get()).map_err(|error| Error::Remote {
                 method: self.method.clone(),
                 node: node_id_from_name(&from),
-                reason: format!("the answer of {from} does not decode as {}: {why}", std::any::type_name::<T>()),
+                reason: format!("the response of {from} is not a {}: {error}", std::any::type_name::<T>()),
             })?;
             replies.push(BridgeReply { from, value: decoded });
         }
@@ -443,7 +445,7 @@ impl BridgeCall {
     }
 }
 
-/// A call that waits for answers; dropped, what comes later is for nobody.
+/// A call that waits for responses. Later responses are ignored once this is dropped.
 struct PendingBridgeCall {
     inner: Arc<BridgeInner>,
     id: String,
@@ -452,17 +454,17 @@ struct PendingBridgeCall {
 
 impl PendingBridgeCall {
     fn open(inner: Arc<BridgeInner>, id: String) -> Result<Self> {
-        let (sender, answers) = mpsc::channel(RESPONSES_MAX);
+        let (sender, responses) = mpsc::channel(RESPONSES_MAX);
         let mut pending = lock_unpoisoned(&inner.pending_calls);
         if pending.len() >= PENDING_CALLS_MAX {
             return Err(Error::store(
                 "call",
-                format!("{PENDING_CALLS_MAX} calls wait for answers already; wait for some of them"),
+                format!("too many pending calls, at most {PENDING_CALLS_MAX}; wait for some to finish"),
             ));
         }
         pending.insert(id.clone(), sender);
         drop(pending);
-        Ok(PendingBridgeCall { inner, id, responses: answers })
+        Ok(PendingBridgeCall { inner, id, responses })
     }
 }
 

@@ -1,4 +1,5 @@
-//! Its locks: its own key decides, the value is the owner and nothing else. Fence, line and notes are beside, in duly's keys.
+//! Locks on ActionHero's keys. ActionHero's key decides who holds a lock; its value is the owner.
+//! Fences, waiters and notes are in duly's own keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,19 +22,19 @@ use crate::store::{
     PeerInfo,
 };
 
-/// How often a step is repeated that was held up by dead nodes at the head of a line, or by a node that did not look.
+/// Most tries of an operation that meets dead nodes among the waiters, or loses a new lock to an old ActionHero node.
 const LOCK_TRIES_MAX: usize = 20;
-/// How long a lock is watched in one step: less than the half second in which no other end is the same.
+/// Time between two checks of a new lock: below the half second within which expiry times are kept distinct.
 const CONFIRM_STEP: Duration = Duration::from_millis(200);
-/// Most holds extended in one step.
+/// Most locks extended in one operation.
 const EXTEND_BATCH_MAX: usize = 100;
-/// Keys looked at in one step of a search for locks, and most steps.
+/// Keys per `SCAN`, and most scans of one listing.
 const KEYS_PER_SCAN: usize = 500;
 const SCANS_MAX: usize = 100_000;
-/// How long a lock lasts that has no end, as far as anybody can tell.
+/// Time until the expiry that is reported for a lock without one.
 const NO_EXPIRY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The keys that scripts name: duly's own, and ActionHero's key of one lock.
+/// The keys of the lock scripts: duly's own, and ActionHero's key of one lock.
 pub(in crate::compat) struct LockKeys<'k> {
     own: &'k PeerKeys,
     lock: String,
@@ -44,7 +45,7 @@ impl<'k> LockKeys<'k> {
         Ok(LockKeys { own: store.redis.peer_keys(), lock: store.lock_key(name)? })
     }
 
-    /// Without one lock: for scripts on several.
+    /// Returns the keys for a script on several locks, whose keys are passed separately.
     fn of_all(store: &'k ActionHero) -> Self {
         LockKeys { own: store.redis.peer_keys(), lock: String::new() }
     }
@@ -58,109 +59,109 @@ key_set! { LockKeys<'_>, keys:
     "lock_key" => &keys.lock,
 }
 
-/// `lock` of the contract.
-pub(super) async fn lock(store: &ActionHero, ask: &LockRequest) -> Result<LockReply> {
-    if ask.slots > 1 {
-        return Err(Error::invalid("slots", "a lock of ActionHero's has one holder"));
+/// Implements `Store::lock`.
+pub(super) async fn lock(store: &ActionHero, request: &LockRequest) -> Result<LockReply> {
+    if request.slots > 1 {
+        return Err(Error::invalid("slots", "must be 1: an ActionHero lock has one holder"));
     }
-    let lease = if ask.wait { span_micros(ask.lease).to_string() } else { String::new() };
-    let mut cmd = lock_command(store, &script::ACTIONHERO_LOCK, &ask.name)?;
-    cmd.arg(span_micros(ask.ttl)).arg(format!("{}{}{}", ask.node, ask.owner, ask.note)).arg(lease);
+    let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
+    let mut cmd = lock_command(store, &script::ACTIONHERO_LOCK, &request.name)?;
+    cmd.arg(span_micros(request.ttl)).arg(format!("{}{}{}", request.node, request.owner, request.note)).arg(lease);
     cmd.arg(u8::from(!store.confirm_delay.is_zero()));
-    let mut taken = LockReply::default();
+    let mut lock_reply = LockReply::default();
     for _ in 0..LOCK_TRIES_MAX {
-        // An ask may be repeated: it means the same.
+        // Safe to repeat: a request of the same owner has the same effect.
         let mut reply = store
             .redis
             .run_script_idempotent("lock", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCK, &cmd)
             .await?;
         if reply.int()? == 1 {
-            let (fence, ends) = (Fence(reply.int()?.unsigned_abs()), reply.int()?);
-            if confirm_lock(store, ask, ends).await? {
+            let (fence, expires) = (Fence(reply.int()?.unsigned_abs()), reply.int()?);
+            if confirm_lock(store, request, expires).await? {
                 return Ok(LockReply { hold: Some((fence, 1)), ..LockReply::default() });
             }
             continue;
         }
-        let (ahead, ends) = (u32_or_zero(reply.int()?), reply.optional_int()?);
-        let ends = ends.map(|left| Duration::from_micros(left.unsigned_abs()));
-        taken = LockReply { hold: None, waiters_ahead: ahead, expires_in: ends };
+        let (waiters_ahead, expires_in) = (u32_or_zero(reply.int()?), reply.optional_int()?);
+        let expires_in = expires_in.map(|micros| Duration::from_micros(micros.unsigned_abs()));
+        lock_reply = LockReply { hold: None, waiters_ahead, expires_in };
         if reply.int()? == 0 {
             break;
         }
     }
-    Ok(taken)
+    Ok(lock_reply)
 }
 
-/// Whether a lock that was just taken counts: in the time in which an old node may take it for its own, none has.
-async fn confirm_lock(store: &ActionHero, ask: &LockRequest, mut ends: i64) -> Result<bool> {
-    let keys = LockKeys::of(store, &ask.name)?;
-    let mut left = store.confirm_delay;
-    while !left.is_zero() {
-        let step = left.min(CONFIRM_STEP);
-        tokio::time::sleep(step).await;
-        left -= step;
+/// Watches a new lock for `confirm_delay`. Returns `false` if an old ActionHero node has taken it in that time.
+async fn confirm_lock(store: &ActionHero, request: &LockRequest, mut expires: i64) -> Result<bool> {
+    let keys = LockKeys::of(store, &request.name)?;
+    let mut remaining = store.confirm_delay;
+    while !remaining.is_zero() {
+        let pause = remaining.min(CONFIRM_STEP);
+        tokio::time::sleep(pause).await;
+        remaining -= pause;
         let mut cmd = script::ACTIONHERO_CONFIRM_LOCK.call(&keys);
-        cmd.arg(store.redis.manual_now()).arg(&ask.name).arg(span_micros(ask.ttl)).arg(ask.owner.to_string()).arg(ends);
-        cmd.arg(u8::from(!left.is_zero()));
-        // Not repeated: the first one gives it another end itself. If its answer is lost, the ask is.
+        cmd.arg(store.redis.manual_now()).arg(&request.name).arg(span_micros(request.ttl));
+        cmd.arg(request.owner.to_string()).arg(expires).arg(u8::from(!remaining.is_zero()));
+        // Not idempotent: the script itself changes the expiry. If its reply is lost, the whole lock request fails.
         let mut reply =
             store.redis.run_script("lock", ConnectionRole::Client, 0, &script::ACTIONHERO_CONFIRM_LOCK, &cmd).await?;
         if reply.int()? == 0 {
             return Ok(false);
         }
-        ends = reply.int()?;
+        expires = reply.int()?;
     }
     Ok(true)
 }
 
-/// `extend_locks` of the contract.
-pub(super) async fn extend_locks(store: &ActionHero, asks: &[LockRequest]) -> Result<Vec<bool>> {
-    let mut extended = Vec::with_capacity(asks.len());
-    for some in asks.chunks(EXTEND_BATCH_MAX) {
-        let keys: Vec<String> = some.iter().map(|ask| store.lock_key(&ask.name)).collect::<Result<_>>()?;
+/// Implements `Store::extend_locks`.
+pub(super) async fn extend_locks(store: &ActionHero, requests: &[LockRequest]) -> Result<Vec<bool>> {
+    let mut extended = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(EXTEND_BATCH_MAX) {
+        let keys: Vec<String> = batch.iter().map(|request| store.lock_key(&request.name)).collect::<Result<_>>()?;
         let mut cmd = script::ACTIONHERO_EXTEND_LOCKS.call_with(&LockKeys::of_all(store), &keys);
         cmd.arg(store.redis.manual_now());
-        for ask in some {
-            cmd.arg(&ask.name).arg(ask.owner.to_string()).arg(span_micros(ask.ttl));
+        for request in batch {
+            cmd.arg(&request.name).arg(request.owner.to_string()).arg(span_micros(request.ttl));
         }
-        let answers = store
+        let replies = store
             .redis
             .run_script_idempotent("extend_locks", ConnectionRole::Heartbeat, 0, &script::ACTIONHERO_EXTEND_LOCKS, &cmd)
             .await?
             .list()?;
-        extended.extend(answers.iter().map(|answer| answer.as_deref() == Some(b"1")));
+        extended.extend(replies.iter().map(|reply| reply.as_deref() == Some(b"1")));
     }
     Ok(extended)
 }
 
-/// `unlock` of the contract.
-pub(super) async fn unlock(store: &ActionHero, ask: &LockRequest) -> Result<bool> {
-    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &ask.name)?;
-    cmd.arg(ask.owner.to_string()).arg("");
+/// Implements `Store::unlock`.
+pub(super) async fn unlock(store: &ActionHero, request: &LockRequest) -> Result<bool> {
+    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
+    cmd.arg(request.owner.to_string()).arg("");
     Ok(end_hold(store, "unlock", &script::ACTIONHERO_UNLOCK, &cmd).await? > 0)
 }
 
-/// `leave_line` of the contract.
-pub(super) async fn cancel_wait(store: &ActionHero, ask: &LockRequest) -> Result<()> {
-    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &ask.name)?;
-    cmd.arg(ask.owner.to_string()).arg("1");
-    end_hold(store, "leave_line", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
+/// Implements `Store::cancel_wait`.
+pub(super) async fn cancel_wait(store: &ActionHero, request: &LockRequest) -> Result<()> {
+    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
+    cmd.arg(request.owner.to_string()).arg("1");
+    end_hold(store, "cancel_wait", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
 }
 
-/// `break_lock` of the contract.
+/// Implements `Store::break_lock`.
 pub(super) async fn break_lock(store: &ActionHero, name: &str) -> Result<u64> {
     let cmd = lock_command(store, &script::ACTIONHERO_BREAK_LOCK, name)?;
     end_hold(store, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
 }
 
-/// A step that ends a hold and tells who is next, again while only dead nodes are found in line.
+/// Ends a hold and notifies the next waiter; repeats while the script finds only dead nodes among the waiters.
 async fn end_hold(store: &ActionHero, op: &'static str, script: &Script, cmd: &Cmd) -> Result<u64> {
     let mut ended = 0;
     for _ in 0..LOCK_TRIES_MAX {
         let mut reply = match store.redis.run_script(op, ConnectionRole::Client, 0, script, cmd).await {
-            // It has ended, and nothing takes that back. Who is next learns of it with its next sign of life.
+            // The hold has ended. The next waiter learns of its turn with its next announcement.
             Err(error) if ended > 0 => {
-                tracing::debug!(%error, "a hold has ended, and the next in line was not told");
+                tracing::debug!(%error, "lock released, but the next waiter was not notified");
                 break;
             }
             reply => reply?,
@@ -173,63 +174,64 @@ async fn end_hold(store: &ActionHero, op: &'static str, script: &Script, cmd: &C
     Ok(ended)
 }
 
-/// How the locks stand that a node waits for.
-pub(super) async fn lock_turns(store: &ActionHero, guest: &PeerInfo) -> Result<AnnounceReply> {
-    let names: Vec<&String> = guest.waited_locks.iter().take(LOCK_WAITS_MAX).collect();
-    if names.is_empty() || guest.listen_only {
+/// Returns the turns of the locks that a node waits for.
+pub(super) async fn lock_turns(store: &ActionHero, peer: &PeerInfo) -> Result<AnnounceReply> {
+    let names: Vec<&String> = peer.waited_locks.iter().take(LOCK_WAITS_MAX).collect();
+    if names.is_empty() || peer.listen_only {
         return Ok(AnnounceReply::default());
     }
     let locks: Vec<String> = names.iter().map(|name| store.lock_key(name)).collect::<Result<_>>()?;
     let mut cmd = script::ACTIONHERO_ANNOUNCE.call_with(&LockKeys::of_all(store), &locks);
-    cmd.arg(store.redis.manual_now()).arg(guest.node.to_string()).arg(names);
+    cmd.arg(store.redis.manual_now()).arg(peer.node.to_string()).arg(names);
     let mut reply = store
         .redis
-        .run_script_idempotent("attend", ConnectionRole::Heartbeat, 0, &script::ACTIONHERO_ANNOUNCE, &cmd)
+        .run_script_idempotent("announce", ConnectionRole::Heartbeat, 0, &script::ACTIONHERO_ANNOUNCE, &cmd)
         .await?;
     let mut turns = Vec::new();
     for mut row in reply.rows()? {
-        let (name, first, left) = (row.text()?, row.text()?, row.int()?);
+        let (name, first_waiter, expires_in) = (row.text()?, row.text()?, row.int()?);
         turns.push(LockTurn {
             name,
-            first_waiter: server::parse_lock_owner(&first),
-            expires_in: Duration::from_micros(left.unsigned_abs()),
+            first_waiter: server::parse_lock_owner(&first_waiter),
+            expires_in: Duration::from_micros(expires_in.unsigned_abs()),
         });
     }
     Ok(AnnounceReply { turns, lost_waits: Vec::new() })
 }
 
-/// `locks` of the contract. ActionHero keeps no list of its locks: all keys of the database are gone through.
+/// Implements `Store::locks`. ActionHero has no index of its locks, so this scans all keys.
 pub(super) async fn locks(store: &ActionHero, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-    let behind = cursor.map(parse_lock_cursor).transpose()?.map(|(name, _)| name);
+    let after = cursor.map(parse_lock_cursor).transpose()?.map(|(name, _)| name);
     let mut found: BTreeMap<String, LockRecord> = BTreeMap::new();
     if let Some(name) = name {
         read_holders(store, vec![check_lock_name(name)?.to_owned()], &mut found).await?;
         return build_page(store, found).await;
     }
-    let mut at = "0".to_owned();
+    let mut scan_cursor = "0".to_owned();
     for _ in 0..SCANS_MAX {
         let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&at).arg("MATCH").arg(format!("{}*", escape_glob(&store.lock_prefix))).arg("COUNT").arg(KEYS_PER_SCAN);
-        let answer = store.redis.send_idempotent("locks", ConnectionRole::Client, 0, &cmd).await?;
-        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer)
-            .map_err(|_| Error::store("locks", "the server gave a strange answer to SCAN"))?;
+        cmd.arg(&scan_cursor).arg("MATCH").arg(format!("{}*", escape_glob(&store.lock_prefix)));
+        cmd.arg("COUNT").arg(KEYS_PER_SCAN);
+        let reply = store.redis.send_idempotent("locks", ConnectionRole::Client, 0, &cmd).await?;
+        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply)
+            .map_err(|_| Error::store("locks", "the server's reply to SCAN is malformed"))?;
         let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
         let names = names.filter_map(|key| key.strip_prefix(&store.lock_prefix).map(str::to_owned));
         let names =
-            names.filter(|name| check_lock_name(name).is_ok() && behind.as_ref().is_none_or(|behind| name > behind));
+            names.filter(|name| check_lock_name(name).is_ok() && after.as_ref().is_none_or(|after| name > after));
         read_holders(store, names.collect(), &mut found).await?;
         while found.len() > LOCK_PAGE_SIZE + 1 {
             found.pop_last();
         }
-        at = next;
-        if at == "0" {
+        scan_cursor = next;
+        if scan_cursor == "0" {
             return build_page(store, found).await;
         }
     }
-    Err(Error::store("locks", "too many keys to go through all of them"))
+    Err(Error::store("locks", "the database has too many keys to scan all of them"))
 }
 
-/// Who holds these.
+/// Reads the holders of these locks into `found`.
 async fn read_holders(store: &ActionHero, names: Vec<String>, found: &mut BTreeMap<String, LockRecord>) -> Result<()> {
     if names.is_empty() {
         return Ok(());
@@ -239,26 +241,26 @@ async fn read_holders(store: &ActionHero, names: Vec<String>, found: &mut BTreeM
     cmd.arg(store.redis.manual_now()).arg(&names);
     let mut reply =
         store.redis.run_script_idempotent("locks", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCKS, &cmd).await?;
-    let (names, holders, lefts, holds) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
-    for (((name, holder), left), hold) in names.into_iter().zip(holders).zip(lefts).zip(holds) {
+    let (names, holders, ttls_ms, holds) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+    for (((name, holder), ttl_ms), hold) in names.into_iter().zip(holders).zip(ttls_ms).zip(holds) {
         let name = String::from_utf8(name.unwrap_or_default()).unwrap_or_default();
-        let left = parse_number(&left.unwrap_or_default());
+        let ttl_ms = parse_number(&ttl_ms.unwrap_or_default());
         let mut record = server::decode_lock_hold(&name, &hold.unwrap_or_default())
             .unwrap_or_else(|| foreign_lock_record(&name, &holder.unwrap_or_default()));
-        let lasts = if left < 0 { NO_EXPIRY } else { Duration::from_millis(left.unsigned_abs()) };
-        if left < 0 {
-            record.note.push_str(", without an end");
+        let expires_in = if ttl_ms < 0 { NO_EXPIRY } else { Duration::from_millis(ttl_ms.unsigned_abs()) };
+        if ttl_ms < 0 {
+            record.note.push_str(", never expires");
         }
-        record.expires = from_micros(reply.now.saturating_add(micros(lasts)));
+        record.expires = from_micros(reply.now.saturating_add(micros(expires_in)));
         found.insert(name, record);
     }
     Ok(())
 }
 
-/// What is known of a hold of ActionHero's: its name for itself, and nothing else.
+/// Returns the record of a lock that an ActionHero node holds: only the holder's name is known.
 fn foreign_lock_record(name: &str, holder: &[u8]) -> LockRecord {
     let holder = String::from_utf8_lossy(holder);
-    // The same holder always gives the same owner.
+    // Derived from the name, so that the same holder always has the same owner id.
     let id = *JobId::from_name(&format!("actionhero:{holder}")).as_bytes();
     LockRecord {
         name: name.to_owned(),
@@ -273,30 +275,30 @@ fn foreign_lock_record(name: &str, holder: &[u8]) -> LockRecord {
     }
 }
 
-/// Of these holds as many as fit on a page.
+/// Returns a page of these locks, with the number of waiters of each.
 async fn build_page(store: &ActionHero, mut found: BTreeMap<String, LockRecord>) -> Result<LockPage> {
     let more = found.len() > LOCK_PAGE_SIZE;
     if more {
         found.pop_last();
     }
-    let next = found.last_key_value().filter(|_| more).map(|(name, _)| format!("1:{name}"));
+    let next_cursor = found.last_key_value().filter(|_| more).map(|(name, _)| format!("1:{name}"));
     let names: Vec<&str> = found.keys().map(String::as_str).collect();
-    let waiting = store.redis.lock_waiter_counts(&names).await?;
+    let waiters = store.redis.lock_waiter_counts(&names).await?;
     let mut locks: Vec<LockRecord> = found.into_values().collect();
     for lock in &mut locks {
-        lock.waiters = waiting.get(&lock.name).copied().unwrap_or(0);
+        lock.waiters = waiters.get(&lock.name).copied().unwrap_or(0);
     }
-    Ok(LockPage { locks, next_cursor: next })
+    Ok(LockPage { locks, next_cursor })
 }
 
-/// A script of the lock of this name; its own arguments follow.
+/// Returns a call of a script on one lock with the common arguments; the caller appends the others.
 fn lock_command(store: &ActionHero, script: &Script, name: &str) -> Result<Cmd> {
     let mut cmd = script.call(&LockKeys::of(store, name)?);
     cmd.arg(store.redis.manual_now()).arg(name);
     Ok(cmd)
 }
 
-/// A text as a pattern that matches nothing else.
+/// Returns a glob pattern that matches only this text.
 fn escape_glob(text: &str) -> String {
     text.chars().flat_map(|c| "*?[]\\^-".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }

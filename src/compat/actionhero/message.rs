@@ -1,16 +1,16 @@
-//! What travels on ActionHero's channel, in both of its dialects: `requestId` before 19.0.3, `messageId` from then on.
+//! The messages on ActionHero's channel, in both formats: `requestId` before 19.0.3, `messageId` since then.
 //!
-//! Anything may be on a channel: nothing that is read here is believed before its token is.
+//! Anyone on the server can publish to a channel, so a message is used only after its token has been checked.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-/// Longest message that is looked at, in bytes.
-pub(super) const CHANNEL_MESSAGE_BYTES_MAX: usize = crate::MESSAGE_BYTES_MAX;
+/// Longest message, in bytes; longer ones are rejected.
+pub(super) const CHANNEL_MESSAGE_BYTES_MAX: usize = crate::bounds::MESSAGE_BYTES_MAX;
 
-/// The secret that all nodes share, and that travels in every message. Never shown.
+/// The secret that all nodes share and send in every message. Never shown: the type has no `Debug`.
 #[derive(Clone)]
 pub(super) struct ServerToken(String);
 
@@ -19,14 +19,14 @@ impl ServerToken {
         ServerToken(token)
     }
 
-    /// Compared in constant time, whatever the lengths.
+    /// Compares in constant time, whatever the lengths.
     fn matches(&self, other: &str) -> bool {
-        let (ours, theirs) = (Sha256::digest(self.0.as_bytes()), Sha256::digest(other.as_bytes()));
-        ours.iter().zip(theirs.iter()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+        let (own, received) = (Sha256::digest(self.0.as_bytes()), Sha256::digest(other.as_bytes()));
+        own.iter().zip(received.iter()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
     }
 }
 
-/// The name of a call, in the fields in which it came: an answer carries the same.
+/// The id of a call, in the fields in which it arrived; the response carries the same fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MessageIds {
@@ -37,12 +37,12 @@ pub(super) struct MessageIds {
 }
 
 impl MessageIds {
-    /// In both fields, so that nodes of either dialect can answer.
+    /// Returns ids with both fields set, so that nodes of either format can respond.
     pub(super) fn in_both_fields(id: &str) -> Self {
         MessageIds { request_id: Some(id.to_owned()), message_id: Some(id.to_owned()) }
     }
 
-    /// The old dialect, and nothing else: there an answer is the list of a callback's arguments.
+    /// Returns whether the message has only the old format, in which a response is the list of a callback's arguments.
     fn is_legacy(&self) -> bool {
         self.message_id.is_none()
     }
@@ -52,22 +52,22 @@ impl MessageIds {
     }
 }
 
-/// What a message says.
+/// A parsed message.
 #[derive(Debug)]
 pub(super) enum ChannelMessage {
-    /// To be run, by all or by who holds the connection.
+    /// A call, for all nodes or for the node that holds the connection.
     Do { from: String, ids: MessageIds, method: String, connection: Option<String>, args: Box<RawValue> },
-    /// An answer to the call of this name.
+    /// A response to the call with this id.
     DoResponse { from: String, id: String, value: Box<RawValue> },
 }
 
-/// Why a message is not listened to.
+/// Why a message is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageRejection {
     Malformed,
-    /// The token is missing or another.
+    /// The token is missing or wrong.
     Forged,
-    /// For others: a kind of message that is none of our business.
+    /// A type of message that duly does not handle.
     NotForUs,
 }
 
@@ -85,38 +85,38 @@ struct RawMessage {
     response: Option<Box<RawValue>>,
 }
 
-/// Reads what has come on the channel.
+/// Parses a message of the channel and checks its token.
 pub(super) fn parse_message(bytes: &[u8], token: &ServerToken) -> Result<ChannelMessage, MessageRejection> {
     if bytes.len() > CHANNEL_MESSAGE_BYTES_MAX {
         return Err(MessageRejection::Malformed);
     }
-    let wire: RawMessage = serde_json::from_slice(bytes).map_err(|_| MessageRejection::Malformed)?;
+    let message: RawMessage = serde_json::from_slice(bytes).map_err(|_| MessageRejection::Malformed)?;
     let text = |value: Option<Value>| match value {
         Some(Value::String(text)) => Some(text),
         _ => None,
     };
-    if !token.matches(&text(wire.server_token).ok_or(MessageRejection::Forged)?) {
+    if !token.matches(&text(message.server_token).ok_or(MessageRejection::Forged)?) {
         return Err(MessageRejection::Forged);
     }
-    let from = text(wire.server_id).unwrap_or_default();
-    let ids = MessageIds { request_id: text(wire.request_id), message_id: text(wire.message_id) };
-    match text(wire.message_type).as_deref() {
+    let from = text(message.server_id).unwrap_or_default();
+    let ids = MessageIds { request_id: text(message.request_id), message_id: text(message.message_id) };
+    match text(message.message_type).as_deref() {
         Some("do") => Ok(ChannelMessage::Do {
             from,
             ids,
-            method: text(wire.method).ok_or(MessageRejection::Malformed)?,
-            connection: parse_connection_id(wire.connection_id)?,
-            args: normalize_args(wire.args)?,
+            method: text(message.method).ok_or(MessageRejection::Malformed)?,
+            connection: parse_connection_id(message.connection_id)?,
+            args: normalize_args(message.args)?,
         }),
         Some("doResponse") => {
             let id = ids.message_or_request_id().ok_or(MessageRejection::Malformed)?.to_owned();
-            Ok(ChannelMessage::DoResponse { from, id, value: parse_response(&ids, wire.response)? })
+            Ok(ChannelMessage::DoResponse { from, id, value: parse_response(&ids, message.response)? })
         }
         _ => Err(MessageRejection::NotForUs),
     }
 }
 
-/// The connection that is meant; what JavaScript takes for nothing is none.
+/// Parses the id of the connection that a call is for; JavaScript's falsy values mean none.
 fn parse_connection_id(value: Option<Value>) -> Result<Option<String>, MessageRejection> {
     match value {
         None | Some(Value::Null | Value::Bool(false)) => Ok(None),
@@ -125,7 +125,7 @@ fn parse_connection_id(value: Option<Value>) -> Result<Option<String>, MessageRe
     }
 }
 
-/// Arguments are a list: what is none is its only element, and nothing is an empty one.
+/// Returns the arguments as a list: a single value becomes its only element, and a missing one an empty list.
 fn normalize_args(args: Option<Box<RawValue>>) -> Result<Box<RawValue>, MessageRejection> {
     let text = match args {
         None => "[]".to_owned(),
@@ -135,7 +135,7 @@ fn normalize_args(args: Option<Box<RawValue>>) -> Result<Box<RawValue>, MessageR
     RawValue::from_string(text).map_err(|_| MessageRejection::Malformed)
 }
 
-/// The value of an answer: in the old dialect a callback's only argument, or all of them if they are several.
+/// Returns the value of a response. In the old format, this is the callback's only argument, or the list of several.
 fn parse_response(ids: &MessageIds, response: Option<Box<RawValue>>) -> Result<Box<RawValue>, MessageRejection> {
     let none = || RawValue::from_string("null".to_owned()).map_err(|_| MessageRejection::Malformed);
     let Some(response) = response else {
@@ -144,13 +144,13 @@ fn parse_response(ids: &MessageIds, response: Option<Box<RawValue>>) -> Result<B
     if !ids.is_legacy() {
         return Ok(response);
     }
-    let mut all: Vec<Box<RawValue>> = match serde_json::from_str(response.get()) {
-        Ok(all) => all,
+    let mut arguments: Vec<Box<RawValue>> = match serde_json::from_str(response.get()) {
+        Ok(arguments) => arguments,
         Err(_) => return Ok(response),
     };
-    match all.len() {
+    match arguments.len() {
         0 => none(),
-        1 => all.pop().ok_or(MessageRejection::Malformed),
+        1 => arguments.pop().ok_or(MessageRejection::Malformed),
         _ => Ok(response),
     }
 }
@@ -164,13 +164,13 @@ struct DoMessage<'m> {
     #[serde(flatten)]
     ids: &'m MessageIds,
     method: &'m str,
-    /// Absent, not null: either generation takes that for none.
+    /// Absent rather than null: both formats treat that as no connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     connection_id: Option<&'m str>,
     args: &'m RawValue,
 }
 
-/// A call as it is published.
+/// Returns a call as it is published.
 pub(super) fn encode_do(
     server: &str,
     token: &ServerToken,
@@ -180,9 +180,9 @@ pub(super) fn encode_do(
     args: &RawValue,
 ) -> String {
     let (ids, message_type) = (MessageIds::in_both_fields(id), "do");
-    let wire =
+    let message =
         DoMessage { message_type, server_id: server, server_token: &token.0, ids: &ids, method, connection_id, args };
-    serde_json::to_string(&wire).unwrap_or_default()
+    serde_json::to_string(&message).unwrap_or_default()
 }
 
 #[derive(Serialize)]
@@ -196,7 +196,7 @@ struct DoResponseMessage<'m> {
     response: &'m RawValue,
 }
 
-/// An answer as it is published. In the old dialect it must be a list: anything else ends the process that called.
+/// Returns a response as it is published. In the old format it must be a list: anything else crashes the caller.
 pub(super) fn encode_do_response(
     server: &str,
     token: &ServerToken,
@@ -206,11 +206,11 @@ pub(super) fn encode_do_response(
     ids.message_or_request_id()?;
     let list = RawValue::from_string(format!("[{}]", value.get())).ok()?;
     let (message_type, response) = ("doResponse", if ids.is_legacy() { &*list } else { value });
-    let wire = DoResponseMessage { message_type, server_id: server, server_token: &token.0, ids, response };
-    serde_json::to_string(&wire).ok().filter(|text| text.len() <= CHANNEL_MESSAGE_BYTES_MAX)
+    let message = DoResponseMessage { message_type, server_id: server, server_token: &token.0, ids, response };
+    serde_json::to_string(&message).ok().filter(|text| text.len() <= CHANNEL_MESSAGE_BYTES_MAX)
 }
 
-/// Whether this names a method of `api`, and nothing else: the old dialect evaluates whatever it is sent.
+/// Returns whether this is the plain name of a method of `api`: old nodes evaluate the text as JavaScript.
 pub(super) fn is_api_method(name: &str) -> bool {
     let word = |part: &str| {
         let mut chars = part.chars();
@@ -237,20 +237,20 @@ mod tests {
     fn response_uses_the_dialect_of_its_call() {
         let old = MessageIds { request_id: Some("r".into()), message_id: None };
         let new = MessageIds { request_id: None, message_id: Some("m".into()) };
-        let write = |ids: &MessageIds| encode_do_response("s", &token(), ids, &raw("3")).expect("an answer");
+        let encode = |ids: &MessageIds| encode_do_response("s", &token(), ids, &raw("3")).expect("a response");
         assert_eq!(
-            write(&old),
+            encode(&old),
             r#"{"messageType":"doResponse","serverId":"s","serverToken":"secret","requestId":"r","response":[3]}"#
         );
         assert_eq!(
-            write(&new),
+            encode(&new),
             r#"{"messageType":"doResponse","serverId":"s","serverToken":"secret","messageId":"m","response":3}"#
         );
         for (ids, id) in [(old, "r"), (new, "m"), (MessageIds::in_both_fields("b"), "b")] {
             let Ok(ChannelMessage::DoResponse { id: read, value, .. }) =
-                parse_message(write(&ids).as_bytes(), &token())
+                parse_message(encode(&ids).as_bytes(), &token())
             else {
-                panic!("an answer")
+                panic!("expected a response")
             };
             assert_eq!((read.as_str(), value.get()), (id, "3"));
         }
@@ -284,9 +284,9 @@ mod tests {
     fn args_are_normalized_to_a_list() {
         let args = |args: &str| {
             let bytes = format!(r#"{{"messageType":"do","serverToken":"secret","method":"api.x","args":{args}}}"#);
-            match parse_message(bytes.as_bytes(), &token()).expect("heard") {
+            match parse_message(bytes.as_bytes(), &token()).expect("accepted") {
                 ChannelMessage::Do { args, .. } => args.get().to_owned(),
-                ChannelMessage::DoResponse { .. } => panic!("a call"),
+                ChannelMessage::DoResponse { .. } => panic!("expected a call"),
             }
         };
         assert_eq!(args("[12345678901234567890]"), "[12345678901234567890]");
@@ -314,13 +314,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_message(&bytes, &token());
         }
 
         #[test]
-        fn no_json_makes_it_panic(kind in "do|doResponse|x", field in "args|response|method|connectionId|requestId|serverId",
-                                  value in "null|7|-1|\\[\\]|\\[1,2\\]|\\{\\}|\"x\"|true|1e400") {
+        fn parsing_any_json_does_not_panic(
+            kind in "do|doResponse|x", field in "args|response|method|connectionId|requestId|serverId",
+            value in "null|7|-1|\\[\\]|\\[1,2\\]|\\{\\}|\"x\"|true|1e400") {
             let bytes = format!(r#"{{"messageType":"{kind}","serverToken":"secret","{field}":{value}}}"#);
             let _ = parse_message(bytes.as_bytes(), &token());
         }

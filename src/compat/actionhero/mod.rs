@@ -1,8 +1,7 @@
-//! ActionHero: its locks on its own keys, through the same [`Duly::lock`](crate::Duly::lock); its cluster calls by a bridge.
+//! ActionHero: [`Duly::lock`](crate::Duly::lock) on ActionHero's own lock keys, and cluster calls through a [`Bridge`].
 //!
-//! `actionhero://host/db` has locks and calls, and no jobs: ActionHero's tasks are those of node-resque.
-//! Nodes of duly's on such a URL find, call and wait for each other as on any other store, on keys of duly's own beside
-//! ActionHero's.
+//! `actionhero://host/db` supports locks and calls, but no jobs: ActionHero's tasks belong to node-resque.
+//! duly nodes on such a URL find, call and wait for each other as on any other store, through keys of their own.
 
 mod bridge;
 mod locks;
@@ -29,60 +28,60 @@ use crate::store::{
     TransferBatchResult, TransferMarkReply, Wake,
 };
 
-/// Options of its URL.
-pub(super) const URL_OPTIONS: &[&str] = &["lock_prefix", "channel", "wary"];
-/// What ActionHero's locks begin with, unless its configuration says otherwise.
+/// URL options of this system.
+pub(super) const URL_OPTIONS: &[&str] = &["lock_prefix", "channel", "confirm_delay"];
+/// ActionHero's default prefix of lock keys.
 const DEFAULT_LOCK_PREFIX: &str = "actionhero:lock:";
-/// How long a lock that was just taken is watched before it counts: nodes before 16.0.4 take what they have not got.
+/// How long a new lock is watched before it counts: ActionHero nodes before 16.0.4 may take a lock that is held.
 const DEFAULT_CONFIRM_DELAY: Duration = Duration::from_millis(50);
-/// What its locks survive: the server's settings say only what becomes of jobs.
-const LOCK_DURABILITY: &str = "If the server stops or fails over to a replica, locks may be lost before their end: hand the fence to what they protect.";
-/// Longest time to watch it.
+/// The durability of locks; the report of the Redis store is about jobs.
+const LOCK_DURABILITY: &str = "If the server stops or fails over to a replica, locks may be lost before they expire: check the fence in the resource they protect.";
+/// Longest `confirm_delay`.
 const CONFIRM_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// Locks on the keys of ActionHero.
+/// A store for locks on ActionHero's keys.
 pub(crate) struct ActionHero {
-    /// The hall of duly's nodes here: who is there, who waits, what they say to each other.
+    /// Holds the keys of the duly nodes here: peers, lock waiters and messages.
     redis: Redis,
     lock_prefix: String,
     confirm_delay: Duration,
 }
 
 impl ActionHero {
-    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
+    pub(crate) async fn open(server: RedisUrl, options: &StoreOptions) -> Result<Self> {
         if options.clock.is_manual() {
             return Err(Error::invalid(
                 "clock",
-                "ActionHero's locks end by the server's clock, which no test can move",
+                "must be the system clock: ActionHero's locks expire by the server's clock, which a test cannot set",
             ));
         }
-        reject_replicas(options, "a lock of ActionHero's")?;
-        let wary = match url_option(&options.system_options, "wary") {
+        reject_replicas(options, "an ActionHero lock")?;
+        let confirm_delay = match url_option(&options.system_options, "confirm_delay") {
             None => DEFAULT_CONFIRM_DELAY,
             Some(text) => crate::store::parse_duration(text)
-                .map_err(|why| Error::invalid("wary", format!("{text:?} is {why}")))?,
+                .map_err(|error| Error::invalid("confirm_delay", format!("{text:?} is {error}")))?,
         };
-        if wary > CONFIRM_DELAY_MAX {
-            return Err(Error::invalid("wary", format!("at most {CONFIRM_DELAY_MAX:?}")));
+        if confirm_delay > CONFIRM_DELAY_MAX {
+            return Err(Error::invalid("confirm_delay", format!("must be at most {CONFIRM_DELAY_MAX:?}")));
         }
         let lock_prefix = url_option(&options.system_options, "lock_prefix").unwrap_or(DEFAULT_LOCK_PREFIX).to_owned();
-        // A lock does not outlive a server that forgets, whoever keeps it there.
+        // ActionHero's own locks are lost with the server's memory too.
         let prefix = format!("{}:actionhero", options.prefix);
         let options = StoreOptions { prefix, allow_data_loss: true, ..options.clone() };
-        Ok(ActionHero { redis: Redis::open(place, &options).await?, lock_prefix, confirm_delay: wary })
+        Ok(ActionHero { redis: Redis::open(server, &options).await?, lock_prefix, confirm_delay })
     }
 
-    /// The key of a lock.
+    /// Returns the key of a lock.
     fn lock_key(&self, name: &str) -> Result<String> {
         Ok(format!("{}{}", self.lock_prefix, crate::store::redis::check_lock_name(name)?))
     }
 }
 
-/// The answer to everything that is about jobs.
+/// Returns the error of every operation on jobs.
 fn jobs_unsupported<T>() -> Result<T> {
     Err(Error::invalid(
         "store",
-        "actionhero:// has locks and calls, no jobs; open redis://HOST for jobs: both may be on the same server",
+        "actionhero:// supports locks and calls, but no jobs; open redis://HOST for jobs, even on the same server",
     ))
 }
 
@@ -150,7 +149,7 @@ impl Store for ActionHero {
         jobs_unsupported()
     }
 
-    async fn set_transfer_mark(&self, _queue: &str, _mover: NodeId, _to: Option<&str>) -> Result<TransferMarkReply> {
+    async fn set_transfer_mark(&self, _queue: &str, _id: NodeId, _to: Option<&str>) -> Result<TransferMarkReply> {
         jobs_unsupported()
     }
 
@@ -158,29 +157,24 @@ impl Store for ActionHero {
         jobs_unsupported()
     }
 
-    async fn transfer_out(
-        &self,
-        _queue: &str,
-        _mover: NodeId,
-        _jobs: Vec<(JobId, SystemTime)>,
-    ) -> Result<Option<usize>> {
+    async fn transfer_out(&self, _queue: &str, _id: NodeId, _jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         jobs_unsupported()
     }
 
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        locks::lock(self, ask).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        locks::lock(self, request).await
     }
 
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        locks::extend_locks(self, asks).await
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        locks::extend_locks(self, requests).await
     }
 
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        locks::unlock(self, ask).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        locks::unlock(self, request).await
     }
 
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        locks::cancel_wait(self, ask).await
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        locks::cancel_wait(self, request).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -191,10 +185,10 @@ impl Store for ActionHero {
         locks::break_lock(self, name).await
     }
 
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        // Of locks the hall knows nothing: their keys are ActionHero's.
-        let lost_waits = self.redis.announce(&PeerInfo { waited_locks: Vec::new(), ..guest.clone() }).await?.lost_waits;
-        Ok(AnnounceReply { lost_waits, ..locks::lock_turns(self, guest).await? })
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        // The Redis store cannot check lock turns here: the lock keys are ActionHero's.
+        let lost_waits = self.redis.announce(&PeerInfo { waited_locks: Vec::new(), ..peer.clone() }).await?.lost_waits;
+        Ok(AnnounceReply { lost_waits, ..locks::lock_turns(self, peer).await? })
     }
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {
@@ -232,7 +226,7 @@ impl Store for ActionHero {
     async fn health(&self) -> Result<Health> {
         let mut health = Health { durability: LOCK_DURABILITY.into(), ..self.redis.health().await? };
         health.facts.push(("lock_prefix".into(), self.lock_prefix.clone()));
-        // Written for the keys of duly's own; what is needed here beside them nobody has worked out.
+        // The rules cover only duly's own keys, not ActionHero's.
         health.acl = None;
         Ok(health)
     }

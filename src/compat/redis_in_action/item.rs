@@ -1,39 +1,39 @@
-//! An item as Redis in Action writes it: a JSON array of identifier, queue, name and args, in the bytes of Python's `json.dumps`.
+//! An item of Redis in Action: a JSON array of identifier, queue, name and args, formatted like Python's `json.dumps`.
 
 use serde_json::value::RawValue;
 
 use crate::job::JobId;
 
-/// What stands in an item.
+/// The fields of an item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Any text; by its own account a UUID.
+    /// Any text; Redis in Action itself uses UUIDs.
     pub(super) identifier: String,
     pub(super) queue: String,
     pub(super) name: String,
-    /// As it stands there, byte for byte.
+    /// JSON, kept byte for byte.
     pub(super) args: String,
 }
 
 impl Item {
-    /// Reads an item; if it is none, what is wrong with it.
+    /// Parses an item. The error describes what is wrong with it.
     pub(super) fn parse(bytes: &[u8]) -> Result<Item, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
         let (identifier, queue, name, args) = serde_json::from_str::<(String, String, String, Box<RawValue>)>(text)
-            .map_err(|why| format!("not an array of identifier, queue, name and args: {why}"))?;
-        // Names become fields of records and parts of keys.
+            .map_err(|error| format!("not an array of identifier, queue, name and args: {error}"))?;
+        // Both become fields of records and parts of keys.
         if name.is_empty() || queue.is_empty() || [&name, &queue].iter().any(|text| text.contains(char::is_control)) {
-            return Err("its queue or its name is empty, or has a control character in it".to_owned());
+            return Err("queue and name must not be empty or contain control characters".to_owned());
         }
         Ok(Item { identifier, queue, name, args: args.get().to_owned() })
     }
 
-    /// The job's id: the identifier if it is a UUID, else one that belongs to it.
+    /// Returns the job's id: the identifier if it is a UUID, else an id derived from it.
     pub(super) fn job_id(&self) -> JobId {
         self.identifier.parse().unwrap_or_else(|_| JobId::from_name(&self.identifier))
     }
 
-    /// The bytes that Python would write.
+    /// Returns the JSON that Python would write.
     pub(super) fn encode(&self) -> String {
         let quoted = |text: &str| to_python_json(&serde_json::Value::from(text).to_string());
         format!(
@@ -46,8 +46,8 @@ impl Item {
     }
 }
 
-/// JSON as Python's `json.dumps` has it: a space behind each comma and colon, none elsewhere, and nothing but ASCII.
-/// Numbers and the order of keys stay as they are. The text must be JSON.
+/// Formats JSON like Python's `json.dumps`: a space after each comma and colon, none elsewhere, ASCII only.
+/// Numbers and the order of keys stay unchanged. The text must be valid JSON.
 fn to_python_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 16);
     let mut chars = json.chars();
@@ -68,13 +68,13 @@ fn to_python_json(json: &str) -> String {
     out
 }
 
-/// The rest of a string, up to its closing quote.
+/// Copies the rest of a string, up to its closing quote.
 fn write_string(chars: &mut std::str::Chars<'_>, out: &mut String) {
     while let Some(c) = chars.next() {
         match c {
             '"' => return out.push('"'),
             '\\' => match chars.next() {
-                // The one escape that Python never writes.
+                // Python never writes this escape.
                 Some('/') => out.push('/'),
                 Some('u') => {
                     let code: String = chars.by_ref().take(4).collect();
@@ -89,7 +89,7 @@ fn write_string(chars: &mut std::str::Chars<'_>, out: &mut String) {
     }
 }
 
-/// One unit of UTF-16, as Python writes it.
+/// Writes one UTF-16 code unit as Python does.
 fn write_utf16_unit(unit: u32, out: &mut String) {
     match unit {
         0x08 => out.push_str("\\b"),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn encoded_item_equals_pythons() {
-        // As `json.dumps` of Python 3.11 printed them.
+        // The output of `json.dumps` in Python 3.11.
         let item = Item {
             identifier: "6a1f3c1e-0000-4000-8000-000000000001".into(),
             queue: "mail".into(),
@@ -139,17 +139,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_survives(text in "\\PC{0,40}", key in "\\PC{0,10}") {
+        fn any_text_round_trips(text in "\\PC{0,40}", key in "\\PC{0,10}") {
             let args = serde_json::json!([{ (key): text }, 123456789012345678u64]);
             let item = Item { identifier: "x".into(), queue: "q".into(), name: "n".into(), args: args.to_string() };
             let bytes = item.encode();
             prop_assert!(bytes.is_ascii());
-            let read = Item::parse(bytes.as_bytes()).expect("an item");
-            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&read.args).expect("JSON"), args);
+            let parsed = Item::parse(bytes.as_bytes()).expect("an item");
+            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&parsed.args).expect("JSON"), args);
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn parsing_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = Item::parse(&bytes);
         }
     }

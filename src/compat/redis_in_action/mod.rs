@@ -1,8 +1,8 @@
-//! Redis in Action: its delayed items and its queues, on its own keys and in its own bytes.
+//! Redis in Action: a store on its delayed items and queues, in its keys and its format.
 //!
-//! `redis-in-action://host/db` is a store. What is pushed goes into `delayed:` or `queue:NAME` for whoever takes it first.
-//! What duly takes from there is in keys of duly's from that very step on, with lease, fence, attempts and history like any job:
-//! it is run by duly's workers until it is done or dead.
+//! A push to `redis-in-action://host/db` goes into `delayed:` or `queue:NAME`, and the first worker takes it: duly's or
+//! another. An item that duly takes moves atomically into duly's own keys, and from then on has a lease, a fence,
+//! attempts and a history like any job. duly's workers run it until it is done or dead.
 
 mod import;
 mod item;
@@ -28,113 +28,113 @@ use crate::store::{
     TransferBatchResult, TransferMarkReply, Wake,
 };
 
-/// Options of its URL.
+/// URL options of this system.
 pub(super) const URL_OPTIONS: &[&str] = &["lock_limit"];
-/// The sorted set of its delayed items, and what its lists and locks begin with.
+/// The sorted set of delayed items, and the prefixes of lists and locks.
 const DELAYED_KEY: &str = "delayed:";
 const QUEUE_PREFIX: &str = "queue:";
 const LOCK_PREFIX: &str = "lock:";
-/// Where Sidekiq keeps the names of its queues: those are not for us.
+/// Sidekiq's set of queue names: lists of those queues are not used.
 const SIDEKIQ_QUEUES_KEY: &str = "queues";
-/// How long a lock without an end is respected: its pollers hold one for a few milliseconds.
+/// How long a lock without an expiry is respected: pollers hold one for a few milliseconds.
 const DEFAULT_LOCK_LIMIT: Duration = Duration::from_secs(30);
-/// Most queues at whose lists is waited; in others an item is noticed by the next beat.
+/// Most watched lists; a heartbeat notices new items in the others.
 const WATCHED_MAX: usize = 16;
 
 /// A store on the keys of Redis in Action.
 pub(crate) struct RedisInAction {
-    /// What duly has taken, and everything else that the format cannot carry.
+    /// Jobs that duly has taken, and everything else that the format cannot express.
     redis: Arc<Redis>,
     options: StoreOptions,
     lock_limit: Duration,
-    /// Hash: since when a lock without an end has been seen.
+    /// Hash: the time at which each lock without an expiry was first seen.
     locks_seen_key: String,
-    /// Queues at whose list somebody waits, each with a connection of its own.
+    /// Queues with a watched list, and the number of the connection that watches it.
     watched_queues: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl RedisInAction {
-    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
+    pub(crate) async fn open(server: RedisUrl, options: &StoreOptions) -> Result<Self> {
         let lock_limit = match url_option(&options.system_options, "lock_limit") {
             None => DEFAULT_LOCK_LIMIT,
             Some(text) => crate::store::parse_duration(text)
-                .map_err(|why| Error::invalid("lock_limit", format!("{text:?} is {why}")))?,
+                .map_err(|error| Error::invalid("lock_limit", format!("{text:?} is {error}")))?,
         };
         let options = StoreOptions { prefix: format!("{}:redis-in-action", options.prefix), ..options.clone() };
-        let seen = format!("{}:locks", options.prefix);
-        let own = Arc::new(Redis::open(place, &options).await?);
-        Ok(RedisInAction { redis: own, options, lock_limit, locks_seen_key: seen, watched_queues: Arc::default() })
+        let locks_seen_key = format!("{}:locks", options.prefix);
+        let redis = Arc::new(Redis::open(server, &options).await?);
+        Ok(RedisInAction { redis, options, lock_limit, locks_seen_key, watched_queues: Arc::default() })
     }
 
-    /// Wakes an idle node of ours as soon as somebody puts an item into the list of a queue: who pushes there tells nobody.
+    /// Wakes an idle duly node as soon as an item is in the list of a queue: other programs push without a wake.
     fn watch_list(&self, queue: &str) {
-        let at = {
+        let connection = {
             let mut watched = self.watched_queues.lock().unwrap_or_else(PoisonError::into_inner);
-            let free = (0..WATCHED_MAX).find(|at| !watched.values().any(|used| used == at));
+            let free = (0..WATCHED_MAX).find(|connection| !watched.values().any(|used| used == connection));
             match free.filter(|_| !watched.contains_key(queue)) {
-                Some(at) => watched.insert(queue.to_owned(), at).map_or(at, |_| at),
-                // The next beat finds what is there.
+                Some(connection) => watched.insert(queue.to_owned(), connection).map_or(connection, |_| connection),
+                // The next heartbeat finds new items.
                 None => return,
             }
         };
-        let (own, watched, queue) = (self.redis.clone(), self.watched_queues.clone(), queue.to_owned());
+        let (redis, watched, queue) = (self.redis.clone(), self.watched_queues.clone(), queue.to_owned());
         self.redis.spawn_on_runtime(async move {
-            let there = own.wait_for_list(&list_key(&queue), at).await;
+            let has_items = redis.wait_for_list(&list_key(&queue), connection).await;
             watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue);
-            if there.is_ok_and(|there| there) {
-                own.wake_idle_node(&queue).await;
+            if has_items.is_ok_and(|has_items| has_items) {
+                redis.wake_idle_node(&queue).await;
             }
         });
     }
 }
 
-/// The list of a queue.
+/// Returns the key of the list of a queue.
 fn list_key(queue: &str) -> String {
     format!("{QUEUE_PREFIX}{queue}")
 }
 
-/// Why a queue is not for us.
-fn mixed_list_error(queue: &str, why: &str) -> Error {
-    let reason = match why {
+/// Returns the error for a list that does not hold items of Redis in Action.
+fn mixed_list_error(queue: &str, reason: &str) -> Error {
+    let reason = match reason {
         "sidekiq" => format!(
-            "{queue:?} holds jobs of Sidekiq: {QUEUE_PREFIX}{queue} cannot have two formats, each side would destroy what the other puts there. Use another queue, or sidekiq:// for this one"
+            "{queue:?} holds jobs of Sidekiq: {QUEUE_PREFIX}{queue} cannot have two formats, since each system would destroy the entries of the other; use another queue, or sidekiq:// for this one"
         ),
-        _ => format!("{queue:?}: {QUEUE_PREFIX}{queue} is not a list, so it is no queue of Redis in Action"),
+        _ => format!("{queue:?} is not a Redis in Action queue: the key {QUEUE_PREFIX}{queue} is not a list"),
     };
     Error::invalid("queue", reason)
 }
 
-/// What the format cannot carry is refused rather than lost.
+/// Rejects pushes with options that the format cannot express.
 fn check_supported(job: &Push) -> Result<()> {
-    let cannot =
-        |field, what: &str| Err(Error::invalid(field, format!("an item of Redis in Action carries no {what}")));
+    let unsupported =
+        |field, name: &str| Err(Error::invalid(field, format!("an item of Redis in Action carries no {name}")));
     if job.priority != Priority::Normal {
-        return cannot("priority", "priority");
+        return unsupported("priority", "priority");
     }
     if job.unique.is_some() {
-        return cannot("unique", "unique key");
+        return unsupported("unique", "unique key");
     }
     if job.max_attempts != DEFAULT_MAX_ATTEMPTS {
-        return cannot("max_attempts", "number of attempts");
+        return unsupported("max_attempts", "number of attempts");
     }
     if job.timeout != DEFAULT_TIMEOUT {
-        return cannot("timeout", "timeout");
+        return unsupported("timeout", "timeout");
     }
     if !job.tags.is_empty() || job.traceparent.is_some() {
-        return cannot("tags", "tags and no trace");
+        return unsupported("tags", "tags and no trace");
     }
     let args = job.args.as_deref().unwrap_or("null");
     if !args.trim_start().starts_with('[') {
-        return Err(Error::invalid("args", "must be a JSON array: Redis in Action hands its elements to a function"));
+        return Err(Error::invalid("args", "must be a JSON array: Redis in Action passes its elements to a function"));
     }
     Ok(())
 }
 
-/// The keys of one queue that scripts name: those of Redis in Action, and duly's own.
+/// The script keys of one queue: those of Redis in Action, and duly's own.
 pub(super) struct ItemKeys<'k> {
     own: &'k QueueKeys,
     list: String,
-    /// Where items are taken from.
+    /// The key that malformed items are taken from.
     source: &'k str,
 }
 
@@ -165,7 +165,7 @@ key_set! { ItemKeys<'_>, keys:
     "ready[4]" => &keys.own.ready[3],
 }
 
-/// The keys of delayed items of all queues.
+/// The script keys of the delayed items of all queues.
 pub(super) struct DelayedKeys<'k> {
     seen_locks: &'k str,
 }
@@ -189,18 +189,18 @@ impl RedisInAction {
         let value = self.redis.send_replicated("push", &keys, Some(&script::RIA_PUSH), &[cmd]).await?;
         let mut reply = self.redis.parse_reply("push", value)?;
         match reply.text()?.as_str() {
-            "" => Ok(reply.list()?.iter().map(|answer| answer.as_deref() == Some(b"1")).collect()),
-            why => Err(mixed_list_error(queue, why)),
+            "" => Ok(reply.list()?.iter().map(|is_new| is_new.as_deref() == Some(b"1")).collect()),
+            reason => Err(mixed_list_error(queue, reason)),
         }
     }
 }
 
-/// A due moment as scripts take it; empty is now.
+/// Returns the script argument for a due time; empty means now.
 fn due_argument(due: Due) -> String {
     match due {
         Due::Now => String::new(),
         Due::After(delay) => format!("+{}", span_micros(delay)),
-        Due::At(moment) => crate::clock::to_micros(moment).to_string(),
+        Due::At(time) => crate::clock::to_micros(time).to_string(),
     }
 }
 
@@ -215,32 +215,32 @@ impl Store for RedisInAction {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
         jobs.iter().try_for_each(check_supported)?;
         let mut queues: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (at, job) in jobs.iter().enumerate() {
-            queues.entry(&job.queue).or_default().push(at);
+        for (index, job) in jobs.iter().enumerate() {
+            queues.entry(&job.queue).or_default().push(index);
         }
-        let mut answers: Vec<PushResult> = jobs.iter().map(|job| PushResult::Existing(job.id)).collect();
-        for (no, (queue, of_queue)) in queues.into_iter().enumerate() {
-            let some: Vec<&Push> = of_queue.iter().map(|at| &jobs[*at]).collect();
-            let pushed = self.push_queue(queue, &some).await;
-            let new = pushed.map_err(|error| if no > 0 { partially_applied(error) } else { error })?;
-            for at in of_queue.iter().zip(new).filter(|(_, new)| *new).map(|(at, _)| *at) {
-                answers[at] = PushResult::New(jobs[at].id);
+        let mut results: Vec<PushResult> = jobs.iter().map(|job| PushResult::Existing(job.id)).collect();
+        for (queue_index, (queue, job_indexes)) in queues.into_iter().enumerate() {
+            let queue_jobs: Vec<&Push> = job_indexes.iter().map(|index| &jobs[*index]).collect();
+            let pushed = self.push_queue(queue, &queue_jobs).await;
+            let new = pushed.map_err(|error| if queue_index > 0 { partially_applied(error) } else { error })?;
+            for index in job_indexes.iter().zip(new).filter(|(_, new)| *new).map(|(index, _)| *index) {
+                results[index] = PushResult::New(jobs[index].id);
             }
         }
-        Ok(answers)
+        Ok(results)
     }
 
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
         if claim.resync || claim.max == 0 {
             return self.redis.claim(node, claim).await;
         }
-        let (brought, queue) = (import::import_jobs(self, &claim.queue, claim.max).await?, claim.queue.clone());
-        let mut claimed = self.redis.claim(node, claim).await?;
-        claimed.next_due = claimed.next_due.into_iter().chain(brought.recheck_after).min();
-        if brought.is_list_empty && !claimed.has_more {
+        let (imported, queue) = (import::import_jobs(self, &claim.queue, claim.max).await?, claim.queue.clone());
+        let mut reply = self.redis.claim(node, claim).await?;
+        reply.next_due = reply.next_due.into_iter().chain(imported.recheck_after).min();
+        if imported.is_list_empty && !reply.has_more {
             self.watch_list(&queue);
         }
-        Ok(claimed)
+        Ok(reply)
     }
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
@@ -261,14 +261,14 @@ impl Store for RedisInAction {
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
         match self.redis.remove(id).await? {
             ChangeResult::NotFound => waiting::remove(self, id).await,
-            moved => Ok(moved),
+            result => Ok(result),
         }
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
         match self.redis.reschedule(id, due).await? {
             ChangeResult::NotFound => waiting::reschedule(self, id, due).await,
-            moved => Ok(moved),
+            result => Ok(result),
         }
     }
 
@@ -285,15 +285,15 @@ impl Store for RedisInAction {
     }
 
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
-        let mut beaten = self.redis.heartbeat(node).await?;
-        let full = import::queues_with_items(self, &node.queues).await?;
-        node.queues.iter().filter(|queue| !full.contains(queue)).for_each(|queue| self.watch_list(queue));
-        for queue in full {
-            if !beaten.queues_to_check.contains(&queue) {
-                beaten.queues_to_check.push(queue);
+        let mut reply = self.redis.heartbeat(node).await?;
+        let with_items = import::queues_with_items(self, &node.queues).await?;
+        node.queues.iter().filter(|queue| !with_items.contains(queue)).for_each(|queue| self.watch_list(queue));
+        for queue in with_items {
+            if !reply.queues_to_check.contains(&queue) {
+                reply.queues_to_check.push(queue);
             }
         }
-        Ok(beaten)
+        Ok(reply)
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
@@ -308,9 +308,9 @@ impl Store for RedisInAction {
         self.redis.subscribe_wakes(node).await
     }
 
-    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
         match to {
-            None => self.redis.set_transfer_mark(queue, mover, to).await,
+            None => self.redis.set_transfer_mark(queue, transfer_id, to).await,
             Some(_) => Err(transfer_unsupported()),
         }
     }
@@ -319,29 +319,24 @@ impl Store for RedisInAction {
         Err(transfer_unsupported())
     }
 
-    async fn transfer_out(
-        &self,
-        _queue: &str,
-        _mover: NodeId,
-        _jobs: Vec<(JobId, SystemTime)>,
-    ) -> Result<Option<usize>> {
+    async fn transfer_out(&self, _queue: &str, _id: NodeId, _jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         Err(transfer_unsupported())
     }
 
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        self.redis.lock(ask).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        self.redis.lock(request).await
     }
 
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        self.redis.extend_locks(asks).await
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        self.redis.extend_locks(requests).await
     }
 
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        self.redis.unlock(ask).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        self.redis.unlock(request).await
     }
 
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        self.redis.cancel_wait(ask).await
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        self.redis.cancel_wait(request).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -352,8 +347,8 @@ impl Store for RedisInAction {
         self.redis.break_lock(name).await
     }
 
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        self.redis.announce(guest).await
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        self.redis.announce(peer).await
     }
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {
@@ -390,7 +385,7 @@ impl Store for RedisInAction {
 
     async fn health(&self) -> Result<Health> {
         let mut health = self.redis.health().await?;
-        // Written for the keys of duly's own; what is needed here beside them nobody has worked out.
+        // The rules cover only duly's own keys, not those of Redis in Action.
         health.acl = None;
         Ok(health)
     }
@@ -399,6 +394,6 @@ impl Store for RedisInAction {
 fn transfer_unsupported() -> Error {
     Error::invalid(
         "store",
-        "queues of Redis in Action cannot be moved: others put items there and know nothing of a move. Let a worker drain them",
+        "queues of Redis in Action cannot be moved: other programs keep pushing to them; let a worker drain them",
     )
 }

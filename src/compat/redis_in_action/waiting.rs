@@ -1,5 +1,5 @@
-//! What waits in its keys, for duly or for others: looked at, counted, removed. The keys have no index: all of it is gone
-//! through, up to a bound.
+//! Items that wait in the keys of Redis in Action, for duly or another worker: get, list, remove, reschedule, count.
+//! These keys have no index, so every operation scans them, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +17,20 @@ use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::ConnectionRole;
 use crate::store::{ChangeResult, Filter, JobPage, PAGE_SIZE, PAGE_SIZE_MAX, QueueCounts, Store};
 
-/// Most items that are looked at in the delayed, and in each list: what is behind them is not found by its id.
+/// Most items scanned among the delayed, and in each list; an item further back is not found by its id.
 const ITEMS_SCANNED_MAX: isize = 10_000;
-/// Most lists that are looked for, and keys gone through in one step.
+/// Most lists, and keys per `SCAN`.
 const LISTS_MAX: usize = 1_000;
 const KEYS_PER_SCAN: usize = 1_000;
-/// How the cursor of a page begins that shows what waits.
+/// Prefix of the cursor of a page of waiting items.
 const CURSOR_PREFIX: &str = "waiting:";
 
-/// An item where it waits.
+/// A waiting item and its position.
 struct WaitingItem {
     bytes: Vec<u8>,
-    /// When it is due, if it is delayed.
+    /// The due time of a delayed item; `None` if the item is in a list.
     due: Option<Micros>,
-    /// The list it is in, or will be.
+    /// The queue of the list that holds the item, or will hold it.
     queue: String,
     item: Option<Item>,
 }
@@ -38,7 +38,7 @@ struct WaitingItem {
 impl WaitingItem {
     fn to_record(&self, store: &RedisInAction) -> Option<JobRecord> {
         let item = self.item.as_ref()?;
-        // When it was pushed nobody has noted.
+        // An item does not carry its push time.
         let job = import::build_job(store, &self.queue, item.job_id(), item.name.clone(), item.args.clone(), 0);
         Some(JobRecord {
             job,
@@ -57,7 +57,7 @@ impl WaitingItem {
     }
 }
 
-/// Everything that waits, the delayed first.
+/// Reads all waiting items, the delayed ones first.
 async fn read_all(store: &RedisInAction, op: &'static str) -> Result<Vec<WaitingItem>> {
     let mut cmd = redis::cmd("ZRANGE");
     cmd.arg(DELAYED_KEY).arg(0).arg(ITEMS_SCANNED_MAX - 1).arg("WITHSCORES");
@@ -84,64 +84,64 @@ async fn read_all(store: &RedisInAction, op: &'static str) -> Result<Vec<Waiting
     Ok(found)
 }
 
-/// The names of the lists that hold arrays: those of Sidekiq are not ours to look into.
+/// Returns the queues whose list starts with an array; lists of Sidekiq start with an object.
 async fn find_lists(store: &RedisInAction, op: &'static str) -> Result<BTreeSet<String>> {
-    let (mut found, mut at) = (BTreeSet::new(), "0".to_owned());
+    let (mut found, mut cursor) = (BTreeSet::new(), "0".to_owned());
     loop {
         let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&at)
+        cmd.arg(&cursor)
             .arg("MATCH")
             .arg(format!("{QUEUE_PREFIX}*"))
             .arg("COUNT")
             .arg(KEYS_PER_SCAN)
             .arg("TYPE")
             .arg("list");
-        let answer = store.redis.send_idempotent(op, ConnectionRole::Client, 0, &cmd).await?;
-        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).unwrap_or_default();
+        let reply = store.redis.send_idempotent(op, ConnectionRole::Client, 0, &cmd).await?;
+        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply).unwrap_or_default();
         for key in keys.into_iter().filter_map(|key| String::from_utf8(key).ok()) {
             let mut head = redis::cmd("LINDEX");
             head.arg(&key).arg(0);
             let head = store.redis.send_idempotent(op, ConnectionRole::Client, 0, &head).await?;
-            let array = matches!(&head, Value::BulkString(bytes) if !bytes.trim_ascii_start().starts_with(b"{"));
-            found.extend(key.strip_prefix(QUEUE_PREFIX).filter(|_| array).map(str::to_owned));
+            let is_array = matches!(&head, Value::BulkString(bytes) if !bytes.trim_ascii_start().starts_with(b"{"));
+            found.extend(key.strip_prefix(QUEUE_PREFIX).filter(|_| is_array).map(str::to_owned));
         }
-        at = next;
-        if at == "0" || at.is_empty() || found.len() >= LISTS_MAX {
+        cursor = next;
+        if cursor == "0" || cursor.is_empty() || found.len() >= LISTS_MAX {
             return Ok(found);
         }
     }
 }
 
 async fn find_item(store: &RedisInAction, op: &'static str, id: JobId) -> Result<Option<WaitingItem>> {
-    let is_it = |waiting: &WaitingItem| waiting.item.as_ref().is_some_and(|item| item.job_id() == id);
-    Ok(read_all(store, op).await?.into_iter().find(is_it))
+    let has_id = |waiting: &WaitingItem| waiting.item.as_ref().is_some_and(|item| item.job_id() == id);
+    Ok(read_all(store, op).await?.into_iter().find(has_id))
 }
 
 pub(super) async fn get(store: &RedisInAction, id: JobId) -> Result<Option<JobRecord>> {
     Ok(find_item(store, "get", id).await?.and_then(|waiting| waiting.to_record(store)))
 }
 
-/// What duly has taken first, then what waits.
+/// Lists the jobs that duly has taken, then the waiting items.
 pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<JobPage> {
     let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
-    let from = filter.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(CURSOR_PREFIX)).map(str::parse::<usize>);
-    let waits = filter.state.is_none_or(|state| matches!(state, State::Scheduled | State::Ready));
-    let Some(Ok(from)) = from else {
+    let cursor = filter.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(CURSOR_PREFIX));
+    let includes_waiting = filter.state.is_none_or(|state| matches!(state, State::Scheduled | State::Ready));
+    let Some(Ok(from)) = cursor.map(str::parse::<usize>) else {
         let mut page = store.redis.list(filter).await?;
-        if page.next_cursor.is_none() && waits {
+        if page.next_cursor.is_none() && includes_waiting {
             page.next_cursor = Some(format!("{CURSOR_PREFIX}0"));
         }
         return Ok(page);
     };
     let matcher = Matcher::new(&filter, store.redis.now());
-    let fits = |record: &JobRecord| matcher.matches(record);
-    let found = read_all(store, "list").await?;
+    let items = read_all(store, "list").await?;
+    let records = items.iter().filter_map(|waiting| waiting.to_record(store));
     let mut jobs: Vec<JobRecord> =
-        found.iter().filter_map(|waiting| waiting.to_record(store)).filter(fits).skip(from).take(limit + 1).collect();
-    let more = jobs.len() > limit;
+        records.filter(|record| matcher.matches(record)).skip(from).take(limit + 1).collect();
+    let has_more = jobs.len() > limit;
     jobs.truncate(limit);
-    let looked = jobs.len() as u64;
-    Ok(JobPage { jobs, scanned: looked, next_cursor: more.then(|| format!("{CURSOR_PREFIX}{}", from + limit)) })
+    let scanned = jobs.len() as u64;
+    Ok(JobPage { jobs, scanned, next_cursor: has_more.then(|| format!("{CURSOR_PREFIX}{}", from + limit)) })
 }
 
 pub(super) async fn remove(store: &RedisInAction, id: JobId) -> Result<ChangeResult> {
@@ -179,14 +179,14 @@ pub(super) async fn reschedule(store: &RedisInAction, id: JobId, due: Due) -> Re
     match (reply.text()?.as_str(), reply.int()?) {
         ("", 1) => Ok(ChangeResult::Applied),
         ("", _) => Ok(ChangeResult::NotFound),
-        (why, _) => Err(mixed_list_error(&waiting.queue, why)),
+        (reason, _) => Err(mixed_list_error(&waiting.queue, reason)),
     }
 }
 
 pub(super) async fn counts(store: &RedisInAction) -> Result<Vec<QueueCounts>> {
     let mut queues: BTreeMap<String, QueueCounts> =
         store.redis.counts().await?.into_iter().map(|counts| (counts.queue.clone(), counts)).collect();
-    let mut of = |queue: &str, ready: u64, scheduled: u64| {
+    let mut add_counts = |queue: &str, ready: u64, scheduled: u64| {
         let counts = queues.entry(queue.to_owned()).or_default();
         counts.queue = queue.to_owned();
         counts.ready += ready;
@@ -198,7 +198,7 @@ pub(super) async fn counts(store: &RedisInAction) -> Result<Vec<QueueCounts>> {
         let length: u64 =
             redis::from_redis_value(store.redis.send_idempotent("counts", ConnectionRole::Client, 0, &cmd).await?)
                 .unwrap_or(0);
-        of(&queue, length, 0);
+        add_counts(&queue, length, 0);
     }
     let mut cmd = redis::cmd("ZRANGE");
     cmd.arg(DELAYED_KEY).arg(0).arg(ITEMS_SCANNED_MAX - 1);
@@ -206,7 +206,7 @@ pub(super) async fn counts(store: &RedisInAction) -> Result<Vec<QueueCounts>> {
         redis::from_redis_value(store.redis.send_idempotent("counts", ConnectionRole::Client, 0, &cmd).await?)
             .unwrap_or_default();
     for item in delayed.iter().filter_map(|bytes| Item::parse(bytes).ok()) {
-        of(&item.queue, 0, 1);
+        add_counts(&item.queue, 0, 1);
     }
     Ok(queues.into_values().collect())
 }

@@ -1,9 +1,9 @@
-//! A schedule in one sorted set: ids by the moment at which they are due, as many have it on Redis with a few lines of their
-//! own. This is the safe way to work such a set, beside those few lines or in their place.
+//! A schedule in one sorted set: ids scored by due time, a common hand-written pattern on Redis.
+//! This module processes such a set safely, alongside the existing code or instead of it.
 //!
-//! What the set alone cannot say is in keys of duly's beside it: who has an id under which fence, until when, how often it was
-//! taken, and its next occurrence if one was asked for while it runs. Whoever knows only the set still sees what it expects:
-//! a score in the future for an id that is taken, and no member for one that is done.
+//! duly keeps the rest in its own keys: lease, fence and attempts of each id, and its next occurrence if the
+//! id is enqueued while it is leased. Code that uses only the set still works:
+//! a leased id has a score in the future, and a finished id is no member.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -21,22 +21,22 @@ use crate::store::redis::{
 };
 use crate::store::{StoreAddress, StoreOptions, parse_url};
 
-/// Most ids taken in one step.
+/// Most ids leased in one operation.
 pub const SCHEDULE_BATCH_MAX: usize = 1_000;
-/// How often an id is taken before it is given up, unless the schedule says otherwise.
+/// Default number of attempts after which an id is dead.
 pub const SCHEDULE_MAX_ATTEMPTS: u32 = 25;
-/// How long to wait at most until the next look: others may put something into the set and tell nobody.
+/// Longest time between two polls: other programs add members without publishing a wake.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The first wait after the store has failed; doubles up to the longest.
+/// First delay after a failed request; doubles up to [`POLL_INTERVAL`].
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Scores beyond this are milliseconds: as seconds they would be in the year 5138, as milliseconds this is in 1973.
+/// Larger scores are milliseconds. As seconds, this value is in the year 5138; as milliseconds, in 1973.
 const MILLIS_SCORE_MIN: f64 = 1e11;
 /// Longest id, in bytes.
 const ID_BYTES_MAX: usize = 64 * 1024;
-/// Most ids that were given up on one page.
+/// Most dead ids returned by one call.
 const DEAD_IDS_MAX: usize = 1_000;
 
-/// What the scores of a set count.
+/// The unit of the scores of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreUnit {
     /// Seconds since 1970, with a fraction.
@@ -61,61 +61,61 @@ impl ScoreUnit {
     }
 }
 
-/// An id in somebody's hands, until its lease ends.
+/// An id leased to this caller until the lease expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeasedId {
     /// The member of the set.
     pub id: Vec<u8>,
-    /// Grows with every id that is taken: a late worker is told from the present one by it.
+    /// Grows with every lease, so that a late worker can be distinguished from the current one.
     pub fence: Fence,
-    /// The moment at which it was due at first.
+    /// The time at which the id was originally due.
     pub due: SystemTime,
-    /// How often it was taken, this time included.
+    /// The number of this attempt, starting at 1.
     pub attempt: u32,
 }
 
 impl LeasedId {
-    /// The id as text.
+    /// Returns the id as text; invalid UTF-8 is replaced.
     #[must_use]
     pub fn id_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.id)
     }
 }
 
-/// What became of an id that was put there.
+/// The result of [`SortedSetSchedule::enqueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnqueueResult {
-    /// It waits for its moment.
+    /// The id waits until it is due.
     Scheduled,
-    /// It runs just now: this is its next occurrence, and waits until the present one is done.
+    /// The id is leased; this is its next occurrence, which starts to wait when the current attempt is done.
     AfterCurrent,
 }
 
-/// What became of an id that is done.
+/// The result of [`SortedSetSchedule::done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoneResult {
-    /// It is gone.
+    /// The id was removed from the set.
     Removed,
-    /// It is there again: it was put there once more while it ran.
+    /// The id was enqueued again during the attempt, and waits for its next occurrence.
     Rescheduled,
-    /// It was not held any more: its lease was over and another has it, or it was removed. Nothing was changed.
+    /// The caller no longer held the id: its lease expired or the id was removed. Nothing changed.
     NotHeld,
 }
 
-/// An id that was taken too often and never done.
+/// An id that used up its attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadId {
-    /// The member that was in the set.
+    /// The former member of the set.
     pub id: Vec<u8>,
-    /// When it was given up.
+    /// The time at which the id became dead.
     pub at: SystemTime,
-    /// How often it was taken.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// How a schedule is opened.
+/// Configures and opens a [`SortedSetSchedule`].
 #[must_use = "call `open`"]
 #[derive(Clone, Debug)]
 pub struct SortedSetScheduleBuilder {
@@ -126,35 +126,35 @@ pub struct SortedSetScheduleBuilder {
 }
 
 impl SortedSetScheduleBuilder {
-    /// What its scores count. By itself a schedule looks at the set, and takes seconds if it is empty.
-    pub fn score_unit(mut self, scores: ScoreUnit) -> Self {
-        self.score_unit = Some(scores);
+    /// Sets the unit of the scores. By default, it is detected from the set; seconds if the set is empty.
+    pub fn score_unit(mut self, unit: ScoreUnit) -> Self {
+        self.score_unit = Some(unit);
         self
     }
 
-    /// How often an id is taken before it is given up (default 25).
+    /// Sets the number of attempts after which an id is dead (default 25).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
     }
 
-    /// Opens it.
+    /// Opens the schedule.
     pub async fn open(self) -> Result<SortedSetSchedule> {
-        let (target, options) = parse_url(&self.url, StoreOptions::default())?;
-        let StoreAddress::Redis(place) = target else {
-            return Err(Error::invalid("store", "a schedule is a sorted set on a server: give redis://HOST"));
+        let (address, options) = parse_url(&self.url, StoreOptions::default())?;
+        let StoreAddress::Redis(server) = address else {
+            return Err(Error::invalid("store", "a schedule is a sorted set on a Redis server; use redis://HOST"));
         };
         reject_replicas(&options, "a schedule")?;
-        // One set may belong to users who look after their server themselves.
+        // The set may belong to another program, which decides how durable its server is.
         let options = StoreOptions { allow_data_loss: true, ..options };
         let keys = ScheduleKeys::new(&options.prefix, &self.key)?;
-        let store = Box::pin(Redis::open(place, &options)).await?;
+        let store = Box::pin(Redis::open(server, &options)).await?;
         let wakes = store.subscribe_foreign(&keys.channel);
-        let scores = agree_on_score_unit(&store, &keys, self.score_unit).await?;
+        let score_unit = agree_on_score_unit(&store, &keys, self.score_unit).await?;
         Ok(SortedSetSchedule {
             store,
             keys,
-            score_unit: scores,
+            score_unit,
             max_attempts: self.max_attempts,
             wakes: Mutex::new(wakes),
             woken: Notify::new(),
@@ -190,10 +190,10 @@ impl ScheduleKeys {
     fn new(prefix: &str, set: &str) -> Result<Self> {
         let tag = hash_tag(set);
         if set.is_empty() || tag.contains(['{', '}']) {
-            return Err(Error::invalid("key", format!("{set:?}: a key has no braces but those around its hash tag")));
+            return Err(Error::invalid("key", format!("{set:?} must have no braces except those around its hash tag")));
         }
-        // All of them where the set is, also on a Cluster.
-        let key = |what: &str| format!("{prefix}:schedule:{{{tag}}}:{set}:{what}");
+        // The hash tag of the set keeps all keys in its slot on a Cluster.
+        let key = |name: &str| format!("{prefix}:schedule:{{{tag}}}:{set}:{name}");
         Ok(ScheduleKeys {
             slot: slot_of_key(set),
             set: set.to_owned(),
@@ -208,27 +208,27 @@ impl ScheduleKeys {
     }
 }
 
-/// What scores count, for all who open this schedule: what was found or said first.
-async fn agree_on_score_unit(store: &Redis, keys: &ScheduleKeys, said: Option<ScoreUnit>) -> Result<ScoreUnit> {
-    let found = match said {
-        Some(said) => said,
+/// Returns the unit of the scores. The first client to open the schedule records it for all others.
+async fn agree_on_score_unit(store: &Redis, keys: &ScheduleKeys, requested: Option<ScoreUnit>) -> Result<ScoreUnit> {
+    let proposed = match requested {
+        Some(requested) => requested,
         None => detect_score_unit(store, keys).await?,
     };
     let mut set = redis::cmd("HSETNX");
-    set.arg(&keys.conf).arg("scores").arg(found.as_str());
+    set.arg(&keys.conf).arg("scores").arg(proposed.as_str());
     store.send_idempotent("open", ConnectionRole::Client, keys.slot, &set).await?;
     let mut get = redis::cmd("HGET");
     get.arg(&keys.conf).arg("scores");
-    let is: String =
+    let recorded: String =
         redis::from_redis_value(store.send_idempotent("open", ConnectionRole::Client, keys.slot, &get).await?)
             .unwrap_or_default();
-    let is = if is == ScoreUnit::Millis.as_str() { ScoreUnit::Millis } else { ScoreUnit::Seconds };
-    match said {
-        Some(said) if said != is => Err(Error::invalid(
+    let recorded = if recorded == ScoreUnit::Millis.as_str() { ScoreUnit::Millis } else { ScoreUnit::Seconds };
+    match requested {
+        Some(requested) if requested != recorded => Err(Error::invalid(
             "scores",
-            format!("this schedule counts {}; the field `scores` of {} says so", is.as_str(), keys.conf),
+            format!("this schedule counts {}, as recorded in the field `scores` of {}", recorded.as_str(), keys.conf),
         )),
-        _ => Ok(is),
+        _ => Ok(recorded),
     }
 }
 
@@ -242,7 +242,7 @@ async fn detect_score_unit(store: &Redis, keys: &ScheduleKeys) -> Result<ScoreUn
     Ok(if millis { ScoreUnit::Millis } else { ScoreUnit::Seconds })
 }
 
-/// A schedule in one sorted set of a server.
+/// A schedule in one sorted set of a Redis server.
 #[derive(Debug)]
 pub struct SortedSetSchedule {
     store: Redis,
@@ -250,17 +250,17 @@ pub struct SortedSetSchedule {
     score_unit: ScoreUnit,
     max_attempts: u32,
     wakes: Mutex<mpsc::Receiver<Vec<u8>>>,
-    /// Whoever here hears a wake passes it on to all who wait here.
+    /// One task at a time receives from `wakes`, and forwards each wake to all waiting tasks through this.
     woken: Notify,
 }
 
 impl SortedSetSchedule {
-    /// Opens the schedule in the sorted set under this key, whether it is there already or not.
+    /// Opens the schedule in the sorted set with this key. The set need not exist yet.
     pub async fn open(url: impl Into<String>, key: impl Into<String>) -> Result<SortedSetSchedule> {
         SortedSetSchedule::builder(url, key).open().await
     }
 
-    /// The same, with options.
+    /// Returns a builder with further options.
     pub fn builder(url: impl Into<String>, key: impl Into<String>) -> SortedSetScheduleBuilder {
         SortedSetScheduleBuilder {
             url: url.into(),
@@ -270,20 +270,20 @@ impl SortedSetSchedule {
         }
     }
 
-    /// What the scores count.
+    /// Returns the unit of the scores.
     #[must_use]
     pub fn score_unit(&self) -> ScoreUnit {
         self.score_unit
     }
 
-    /// Puts an id there for a moment, by the server's clock; one that waits gets this moment instead of the one it had.
+    /// Schedules an id for a time by the server's clock. An id that already waits gets the new time.
     ///
-    /// An id that runs is not disturbed: this is its next occurrence then. One that was given up is there again.
+    /// A leased id keeps its lease, and this becomes its next occurrence. A dead id is revived.
     pub async fn enqueue(&self, id: impl AsRef<[u8]>, due: Due) -> Result<EnqueueResult> {
         let due = match due {
             Due::Now => "+0".to_owned(),
             Due::After(delay) => format!("+{}", span_micros(delay)),
-            Due::At(moment) => to_micros(moment).to_string(),
+            Due::At(time) => to_micros(time).to_string(),
         };
         let id = check_id(id.as_ref())?;
         let mut cmd = self.schedule_command(&script::SCHEDULE_PUT);
@@ -294,42 +294,44 @@ impl SortedSetSchedule {
         }
     }
 
-    /// Takes an id out, and its next occurrence; a worker that has it learns so when it is done. Answers whether it was there.
+    /// Removes an id and its next occurrence. Returns whether the id existed.
+    ///
+    /// A worker that holds the id gets [`DoneResult::NotHeld`] when it is done.
     pub async fn remove(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         let mut cmd = self.schedule_command(&script::SCHEDULE_REMOVE);
         cmd.arg(check_id(id.as_ref())?);
         Ok(self.run_idempotent("remove", &script::SCHEDULE_REMOVE, &cmd).await?.int()? == 1)
     }
 
-    /// The id that has been due longest, if any is: nobody else gets it before the lease ends.
+    /// Leases the id that has been due longest, if any is due. No other caller gets it before the lease expires.
     pub async fn get_expired(&self, lease: Duration) -> Result<Option<LeasedId>> {
         Ok(self.get_expired_batch(lease, 1).await?.pop())
     }
 
-    /// The same for several, at most [`SCHEDULE_BATCH_MAX`].
-    pub async fn get_expired_batch(&self, lease: Duration, most: usize) -> Result<Vec<LeasedId>> {
-        Ok(self.take_due(lease, most).await?.0)
+    /// Leases up to `max` due ids, at most [`SCHEDULE_BATCH_MAX`].
+    pub async fn get_expired_batch(&self, lease: Duration, max: usize) -> Result<Vec<LeasedId>> {
+        Ok(self.take_due(lease, max).await?.0)
     }
 
-    /// Waits until an id is due, and takes it. Sleeps until the next one is due, or until it is told that one is sooner;
-    /// what others put into the set without saying so is seen within a second.
+    /// Waits until an id is due, and leases it. Wakes up early if an id with an earlier time is enqueued.
+    /// A member that another program added without a wake is found within a second.
     ///
-    /// Errors that pass are waited out.
+    /// Retryable errors are logged and retried.
     pub async fn next_expired(&self, lease: Duration) -> Result<LeasedId> {
         let mut backoff = BACKOFF_MIN;
         loop {
-            let listening = self.store.ensure_foreign_subscribed().await;
+            let subscribed = self.store.ensure_foreign_subscribed().await;
             match self.take_due(lease, 1).await {
-                Ok((mut taken, wait)) => {
-                    if let Some(taken) = taken.pop() {
-                        return Ok(taken);
+                Ok((mut ids, wait)) => {
+                    if let Some(id) = ids.pop() {
+                        return Ok(id);
                     }
                     backoff = BACKOFF_MIN;
                     self.sleep_or_wake(wait.min(POLL_INTERVAL)).await;
                 }
                 Err(error) if !error.is_retryable() => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, listening = listening.is_ok(), "the schedule does not answer; asked again");
+                    tracing::warn!(%error, subscribed = subscribed.is_ok(), "cannot read the schedule; retrying");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(POLL_INTERVAL);
                 }
@@ -337,32 +339,32 @@ impl SortedSetSchedule {
         }
     }
 
-    /// Keeps an id for so long from now. Answers whether it was still held.
-    pub async fn extend(&self, taken: &LeasedId, lease: Duration) -> Result<bool> {
-        Ok(self.settle("extend", taken, lease).await? == 1)
+    /// Extends the lease to `lease` from now. Returns whether the caller still held the id.
+    pub async fn extend(&self, id: &LeasedId, lease: Duration) -> Result<bool> {
+        Ok(self.settle("extend", id, lease).await? == 1)
     }
 
-    /// Gives an id back, due again after a while; it counts as an attempt. Answers whether it was still held.
-    pub async fn retry(&self, taken: &LeasedId, after: Duration) -> Result<bool> {
-        Ok(self.settle("retry", taken, after).await? == 1)
+    /// Gives an id back, due again after a delay. Counts as an attempt. Returns whether the caller still held the id.
+    pub async fn retry(&self, id: &LeasedId, after: Duration) -> Result<bool> {
+        Ok(self.settle("retry", id, after).await? == 1)
     }
 
-    /// An id is done.
-    pub async fn done(&self, taken: &LeasedId) -> Result<DoneResult> {
-        Ok(match self.settle("done", taken, Duration::ZERO).await? {
+    /// Reports an id as done.
+    pub async fn done(&self, id: &LeasedId) -> Result<DoneResult> {
+        Ok(match self.settle("done", id, Duration::ZERO).await? {
             1 => DoneResult::Removed,
             2 => DoneResult::Rescheduled,
             _ => DoneResult::NotHeld,
         })
     }
 
-    /// Ids that were taken too often and never done, at most a thousand. [`Schedule::enqueue`] puts one back,
-    /// [`Schedule::remove`] forgets it.
+    /// Returns ids that used up their attempts, about a thousand at most. [`SortedSetSchedule::enqueue`] revives an id,
+    /// [`SortedSetSchedule::remove`] deletes it.
     pub async fn dead(&self) -> Result<Vec<DeadId>> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(&self.keys.dead).arg(0).arg("COUNT").arg(DEAD_IDS_MAX);
-        let answer = self.store.send_idempotent("dead", ConnectionRole::Client, self.keys.slot, &cmd).await?;
-        let (_, pairs): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).unwrap_or_default();
+        let reply = self.store.send_idempotent("dead", ConnectionRole::Client, self.keys.slot, &cmd).await?;
+        let (_, pairs): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply).unwrap_or_default();
         let read = |pair: &[Vec<u8>]| {
             let text = String::from_utf8_lossy(&pair[1]);
             let (at, attempts) = text.split_once(' ')?;
@@ -372,34 +374,34 @@ impl SortedSetSchedule {
         Ok(pairs.chunks_exact(2).filter_map(read).collect())
     }
 
-    /// What is due, and how long until the next one is.
-    async fn take_due(&self, lease: Duration, most: usize) -> Result<(Vec<LeasedId>, Duration)> {
+    /// Leases up to `max` due ids. Also returns the time until the next id is due.
+    async fn take_due(&self, lease: Duration, max: usize) -> Result<(Vec<LeasedId>, Duration)> {
         if lease.is_zero() {
-            return Err(Error::invalid("lease", "must be longer than nothing"));
+            return Err(Error::invalid("lease", "must be greater than zero"));
         }
         let mut cmd = self.schedule_command(&script::SCHEDULE_TAKE);
-        cmd.arg(most.clamp(1, SCHEDULE_BATCH_MAX)).arg(span_micros(lease)).arg(self.max_attempts);
+        cmd.arg(max.clamp(1, SCHEDULE_BATCH_MAX)).arg(span_micros(lease)).arg(self.max_attempts);
         let script: &Script = &script::SCHEDULE_TAKE;
         let mut reply =
             self.store.run_script("get_expired", ConnectionRole::Client, self.keys.slot, script, &cmd).await?;
-        let (ids, fences, firsts, times) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+        let (ids, fences, due_times, attempts) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
         let next = reply.optional_int()?;
         let read = |bytes: Option<Vec<u8>>| parse_number(&bytes.unwrap_or_default());
-        let taken =
-            ids.into_iter().zip(fences).zip(firsts).zip(times).map(|(((id, fence), first), attempt)| LeasedId {
+        let leased =
+            ids.into_iter().zip(fences).zip(due_times).zip(attempts).map(|(((id, fence), due), attempt)| LeasedId {
                 id: id.unwrap_or_default(),
                 fence: Fence(read(fence).unsigned_abs()),
-                due: from_micros(read(first)),
+                due: from_micros(read(due)),
                 attempt: u32::try_from(read(attempt)).unwrap_or(0),
             });
         let wait =
             next.map_or(POLL_INTERVAL, |next| Duration::from_micros(u64::try_from(next - reply.now).unwrap_or(0)));
-        Ok((taken.collect(), wait))
+        Ok((leased.collect(), wait))
     }
 
-    /// Until it is time, or somebody says that it is.
+    /// Sleeps for this time, or until a wake arrives.
     async fn sleep_or_wake(&self, time: Duration) {
-        let hear = async {
+        let receive_wake = async {
             let mut wakes = self.wakes.lock().await;
             if wakes.recv().await.is_none() {
                 std::future::pending::<()>().await;
@@ -409,26 +411,26 @@ impl SortedSetSchedule {
         };
         tokio::select! {
             () = self.woken.notified() => {}
-            () = hear => {}
+            () = receive_wake => {}
             () = tokio::time::sleep(time) => {}
         }
     }
 
-    async fn settle(&self, how: &'static str, taken: &LeasedId, time: Duration) -> Result<i64> {
+    async fn settle(&self, op: &'static str, leased: &LeasedId, time: Duration) -> Result<i64> {
         let mut cmd = self.schedule_command(&script::SCHEDULE_SETTLE);
-        cmd.arg(&taken.id)
-            .arg(format!("{:016}", taken.fence.0))
-            .arg(how)
+        cmd.arg(&leased.id)
+            .arg(format!("{:016}", leased.fence.0))
+            .arg(op)
             .arg(span_micros(time).max(micros(Duration::ZERO)));
         let script: &Script = &script::SCHEDULE_SETTLE;
-        self.store.run_script(how, ConnectionRole::Client, self.keys.slot, script, &cmd).await?.int()
+        self.store.run_script(op, ConnectionRole::Client, self.keys.slot, script, &cmd).await?.int()
     }
 
     async fn run_idempotent(&self, op: &'static str, script: &Script, cmd: &Cmd) -> Result<ScriptReply> {
         self.store.run_script_idempotent(op, ConnectionRole::Client, self.keys.slot, script, cmd).await
     }
 
-    /// A script of this schedule; its own arguments follow.
+    /// Returns a call of a script with the common arguments; the caller appends the others.
     fn schedule_command(&self, script: &Script) -> Cmd {
         let mut cmd = script.call(&self.keys);
         cmd.arg(self.store.manual_now()).arg(self.score_unit.as_micros()).arg(&self.keys.channel);

@@ -1,4 +1,5 @@
-//! Counts: what is in each queue. What waits and what is dead lies in sets that all queues share, and is looked through.
+//! Counts the jobs of each queue. Scheduled, retried and dead jobs are in sets that all queues share, so these are
+//! scanned.
 
 use std::collections::HashMap;
 
@@ -15,10 +16,10 @@ use crate::store::{QueueCounts, TransferMark};
 
 /// Entries of a set read at a time.
 const ENTRIES_PER_STEP: usize = 1_000;
-/// Most entries of a set that are looked through; the rest are not counted.
+/// Most entries of a set that are scanned; the rest are not counted.
 const SCANNED_MAX: usize = 100_000;
 
-/// `counts` of the contract.
+/// Implements `Store::counts`.
 pub(super) async fn counts(store: &Sidekiq) -> Result<Vec<QueueCounts>> {
     let mut waiting: HashMap<String, u64> = HashMap::new();
     let mut dead: HashMap<String, u64> = HashMap::new();
@@ -26,9 +27,9 @@ pub(super) async fn counts(store: &Sidekiq) -> Result<Vec<QueueCounts>> {
         let counts = if set == JobSet::Dead { &mut dead } else { &mut waiting };
         for from in (0..SCANNED_MAX).step_by(ENTRIES_PER_STEP) {
             let page = find_job::read_set_page(store, "counts", set, from, ENTRIES_PER_STEP).await?;
-            let short = page.len() < ENTRIES_PER_STEP;
-            page.into_iter().for_each(|one| *counts.entry(one.queue).or_default() += 1);
-            if short {
+            let is_last = page.len() < ENTRIES_PER_STEP;
+            page.into_iter().for_each(|entry| *counts.entry(entry.queue).or_default() += 1);
+            if is_last {
                 break;
             }
         }
@@ -58,7 +59,7 @@ async fn queue_counts(store: &Sidekiq, queue: &str) -> Result<QueueCounts> {
     let (ready, running, done) = (count()?, count()?, count()?);
     let _holders = reply.values()?;
     let first = entry::parse_entry(queue, &reply.bytes()?, None).ok().filter(|first| first.due > 0);
-    let oldest = first.map(|first| from_micros(first.due));
+    let oldest_ready = first.map(|first| from_micros(first.due));
     Ok(QueueCounts {
         queue: queue.to_owned(),
         paused,
@@ -66,7 +67,7 @@ async fn queue_counts(store: &Sidekiq, queue: &str) -> Result<QueueCounts> {
         ready,
         running,
         done,
-        oldest_ready: oldest,
+        oldest_ready,
         ..QueueCounts::default()
     })
 }

@@ -1,8 +1,8 @@
-//! Where a page of a list ended, in words that still hold when others have moved. Pure.
+//! The cursor of a job list, which stays valid while other clients change the lists. No I/O.
 //!
-//! Nothing in Sidekiq's lists has a number of its own. What holds is the order: an entry comes in at one end and goes out
-//! anywhere, but two that stay never change places. So a page goes on behind the last entry of the one before that is still
-//! there; where none of them is, it begins anew, and rather shows an entry twice than never.
+//! Entries of Sidekiq's lists have no stable index, only a stable order: an entry enters at one end and leaves
+//! anywhere, but two entries that stay never swap. So a page continues after the last entry of the previous page that
+//! still exists. If none exists, the section starts again: an entry may be shown twice, but is never skipped.
 
 use std::collections::VecDeque;
 
@@ -11,50 +11,50 @@ use crate::compat::sidekiq::find_job::{EntryPosition, LocatedEntry};
 use crate::error::{Error, Result};
 use crate::store::redis::sha1;
 
-/// So many of the last entries of a page are remembered, by their digest.
+/// Number of entries at the end of a page whose digests the cursor holds.
 const DIGESTS_MAX: usize = 8;
-/// Hexadecimal digits of a digest that are enough to know an entry by.
+/// Length of a digest in hexadecimal digits.
 const DIGEST_DIGITS: usize = 12;
 
-/// The digest by which an entry is known again.
+/// Returns the digest that identifies an entry.
 pub(super) fn entry_digest(found: &LocatedEntry) -> String {
-    let mut sum = sha1(&String::from_utf8_lossy(&found.bytes));
-    sum.truncate(DIGEST_DIGITS);
-    sum
+    let mut digest = sha1(&String::from_utf8_lossy(&found.bytes));
+    digest.truncate(DIGEST_DIGITS);
+    digest
 }
 
-/// The last entries of a page.
+/// The last entries that a page has passed in its section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum SectionPosition {
     /// None yet.
     #[default]
     Start,
-    /// Of what nodes hold, in the order of the claims: the fence, and the number under it.
+    /// Among held entries, in the order of the claims: fence and locator.
     Held(u64, i64),
-    /// In a list: how many were passed, and the digests of the last of them, the newest last.
+    /// In a list: the number of passed entries, and the digests of the last ones, the latest at the end.
     Listed(usize, VecDeque<String>),
-    /// In a sorted set: the moment, and the digest.
+    /// In a sorted set: score and digest.
     Scored(Micros, String),
 }
 
 impl SectionPosition {
-    /// One more entry has been passed.
+    /// Advances past an entry.
     pub(super) fn advance(&mut self, found: &LocatedEntry) {
         *self = match (found.position, std::mem::take(self)) {
-            (EntryPosition::Running(_, fence, place), _) => SectionPosition::Held(fence.0, place),
+            (EntryPosition::Running(_, fence, locator), _) => SectionPosition::Held(fence.0, locator),
             (
-                EntryPosition::Schedule(at)
-                | EntryPosition::Retry(at)
-                | EntryPosition::Dead(at)
-                | EntryPosition::Done(at),
+                EntryPosition::Schedule(score)
+                | EntryPosition::Retry(score)
+                | EntryPosition::Dead(score)
+                | EntryPosition::Done(score),
                 _,
-            ) => SectionPosition::Scored(at, entry_digest(found)),
-            (EntryPosition::Ready, SectionPosition::Listed(passed, mut known)) => {
-                known.push_back(entry_digest(found));
-                if known.len() > DIGESTS_MAX {
-                    known.pop_front();
+            ) => SectionPosition::Scored(score, entry_digest(found)),
+            (EntryPosition::Ready, SectionPosition::Listed(passed, mut digests)) => {
+                digests.push_back(entry_digest(found));
+                if digests.len() > DIGESTS_MAX {
+                    digests.pop_front();
                 }
-                SectionPosition::Listed(passed + 1, known)
+                SectionPosition::Listed(passed + 1, digests)
             }
             (EntryPosition::Ready, _) => SectionPosition::Listed(1, VecDeque::from([entry_digest(found)])),
         };
@@ -63,11 +63,11 @@ impl SectionPosition {
     fn encode(&self) -> String {
         match self {
             SectionPosition::Start => String::new(),
-            SectionPosition::Held(fence, place) => format!("h{fence}-{place}"),
-            SectionPosition::Listed(passed, known) => {
-                format!("l{passed}{}", known.iter().map(|sum| format!("-{sum}")).collect::<String>())
+            SectionPosition::Held(fence, locator) => format!("h{fence}-{locator}"),
+            SectionPosition::Listed(passed, digests) => {
+                format!("l{passed}{}", digests.iter().map(|digest| format!("-{digest}")).collect::<String>())
             }
-            SectionPosition::Scored(at, sum) => format!("s{at}-{sum}"),
+            SectionPosition::Scored(score, digest) => format!("s{score}-{digest}"),
         }
     }
 
@@ -78,11 +78,11 @@ impl SectionPosition {
         let mut parts = text.get(1..)?.split('-');
         let first = parts.next()?;
         let rest: VecDeque<String> = parts.map(str::to_owned).collect();
-        let sound = |sum: &String| sum.len() == DIGEST_DIGITS && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_digest = |text: &String| text.len() == DIGEST_DIGITS && text.bytes().all(|b| b.is_ascii_hexdigit());
         Some(match (kind, rest.len()) {
             ('h', 1) => SectionPosition::Held(first.parse().ok()?, rest[0].parse().ok()?),
-            ('s', 1) if sound(&rest[0]) => SectionPosition::Scored(first.parse().ok()?, rest[0].clone()),
-            ('l', 1..=DIGESTS_MAX) if rest.iter().all(sound) => {
+            ('s', 1) if is_digest(&rest[0]) => SectionPosition::Scored(first.parse().ok()?, rest[0].clone()),
+            ('l', 1..=DIGESTS_MAX) if rest.iter().all(is_digest) => {
                 let passed = first.parse().ok().filter(|passed| (1..=i32::MAX as usize).contains(passed))?;
                 SectionPosition::Listed(passed, rest)
             }
@@ -91,14 +91,14 @@ impl SectionPosition {
     }
 }
 
-/// Where a page ended.
+/// The position at which a page ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SidekiqListCursor {
-    /// Which of the places.
+    /// Index of the section.
     pub(super) section: usize,
-    /// Behind which entries there.
+    /// Position in the section.
     pub(super) position: SectionPosition,
-    /// In which queue, where each has its own.
+    /// The queue, if the section is per queue.
     pub(super) queue: String,
 }
 
@@ -107,20 +107,16 @@ impl SidekiqListCursor {
         format!("{}.{}.{}", self.section, self.position.encode(), self.queue)
     }
 
-    /// From a text, with so many places.
-    pub(super) fn parse(text: &str, places: usize) -> Result<Self> {
+    /// Parses a cursor over this number of sections.
+    pub(super) fn parse(text: &str, sections: usize) -> Result<Self> {
         let parsed = || {
-            let [place, after, queue] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
+            let [section, position, queue] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
                 return None;
             };
-            let place = place.parse().ok().filter(|place| *place < places)?;
-            Some(SidekiqListCursor {
-                section: place,
-                position: SectionPosition::parse(after)?,
-                queue: queue.to_owned(),
-            })
+            let section = section.parse().ok().filter(|section| *section < sections)?;
+            Some(SidekiqListCursor { section, position: SectionPosition::parse(position)?, queue: queue.to_owned() })
         };
-        parsed().ok_or_else(|| Error::invalid("cursor", "not one that a list has given"))
+        parsed().ok_or_else(|| Error::invalid("cursor", "must be a cursor returned by a list"))
     }
 }
 
@@ -130,13 +126,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_position() -> impl Strategy<Value = SectionPosition> {
-        let sum = "[0-9a-f]{12}";
+        let digest = "[0-9a-f]{12}";
         prop_oneof![
             Just(SectionPosition::Start),
-            (any::<u64>(), 0i64..10_000).prop_map(|(fence, place)| SectionPosition::Held(fence, place)),
-            (1usize..1_000_000, proptest::collection::vec_deque(sum, 1..=DIGESTS_MAX))
-                .prop_map(|(passed, known)| SectionPosition::Listed(passed, known)),
-            (0i64..1 << 52, sum).prop_map(|(at, sum)| SectionPosition::Scored(at, sum)),
+            (any::<u64>(), 0i64..10_000).prop_map(|(fence, locator)| SectionPosition::Held(fence, locator)),
+            (1usize..1_000_000, proptest::collection::vec_deque(digest, 1..=DIGESTS_MAX))
+                .prop_map(|(passed, digests)| SectionPosition::Listed(passed, digests)),
+            (0i64..1 << 52, digest).prop_map(|(score, digest)| SectionPosition::Scored(score, digest)),
         ]
     }
 

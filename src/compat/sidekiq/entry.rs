@@ -1,6 +1,6 @@
-//! One job as Sidekiq keeps it: a JSON object. Read with patience, written as Ruby would.
+//! A Sidekiq entry: a job as a JSON object. Parsing is lenient; the output has the format of Ruby's JSON.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,25 +11,25 @@ use crate::job::push::{DEFAULT_TIMEOUT, Push, TAGS_MAX, is_word};
 use crate::job::{Failure, Job, JobId, JobRecord, Priority, State};
 use crate::node::NodeId;
 
-/// Retries of a job that says only that it has some.
+/// Retries of a job with `"retry": true`.
 const DEFAULT_MAX_RETRIES: u32 = 25;
-/// Failures that a job carries with it, and how much of each: it is written anew with every one.
+/// Failures kept in an entry, and the bytes of each: the entry is rewritten with every failure.
 const FAILURES_MAX: usize = 10;
 const FAILURE_BYTES_MAX: usize = 1_000;
-/// What the history says of an attempt whose node died.
+/// The error of an attempt whose node died.
 const NODE_DIED_ERROR: &str = "the node died, or was paused beyond its lease, while it held this job";
-/// What a job that failed carries until it starts over.
+/// Fields of a failed job, removed when it is restarted.
 const FAILURE_FIELDS: [&str; 7] =
     ["error_message", "error_class", "error_backtrace", "failed_at", "retry_count", "retried_at", "discarded_at"];
 
-/// What duly adds to a job, under one name of its own. Sidekiq carries it along and does not look at it.
+/// The fields that duly adds to an entry, in one object. Sidekiq preserves and ignores it.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct DulyFields {
-    /// The args are one value, which Sidekiq has as the only one of a list.
+    /// The args are a single value, stored in Sidekiq as a list of one.
     #[serde(skip_serializing_if = "is_false")]
     single_arg: bool,
-    /// The args as they were pushed, where Ruby would write them otherwise.
+    /// The args as pushed, if Ruby would format them differently.
     #[serde(skip_serializing_if = "Option::is_none")]
     args: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,30 +44,30 @@ struct DulyFields {
     history: Vec<(Micros, u32, NodeId, String)>,
 }
 
-fn is_false(it: &bool) -> bool {
-    !it
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
-fn is_zero(it: &u32) -> bool {
-    *it == 0
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
-/// A job as read from its entry.
+/// A parsed entry.
 pub(super) struct SidekiqEntry {
     pub(super) job: Job,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub(super) attempts: u32,
     pub(super) crashes: u32,
-    /// Since when it could be claimed, as far as the entry says.
+    /// The time since which the job could be claimed, if the entry contains it.
     pub(super) due: Micros,
     pub(super) failures: Vec<Failure>,
-    /// Nothing is kept of it when it is given up.
+    /// The job is deleted rather than buried.
     pub(super) skips_dead_set: bool,
-    /// It has failed before.
+    /// The job has failed before.
     pub(super) has_failed: bool,
 }
 
-/// How often a node died while it held an entry, when last, and which.
+/// The number of times a node died while it held an entry; the time and the node of the last one.
 pub(super) struct CrashRecord {
     count: u32,
     last_at: Micros,
@@ -75,40 +75,40 @@ pub(super) struct CrashRecord {
 }
 
 impl CrashRecord {
-    /// As the script notes it: count, a space, 16 digits, the node.
+    /// Decodes the format of the scripts: count, space, time in 16 digits, node.
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
         let (count, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        let (at, node) = rest.split_at_checked(16)?;
-        Some(CrashRecord { count: count.parse().ok()?, last_at: at.parse().ok()?, node: node.parse().ok()? })
+        let (last_at, node) = rest.split_at_checked(16)?;
+        Some(CrashRecord { count: count.parse().ok()?, last_at: last_at.parse().ok()?, node: node.parse().ok()? })
     }
 }
 
-/// Its tags, as far as duly can have them: a Ruby program may give any number of any texts.
+/// Returns the tags that are valid in duly: a Ruby program may set any number of any texts.
 fn read_tags(fields: &JsonObject<'_>) -> Vec<String> {
-    let all: Vec<String> = fields.get("tags").unwrap_or_default();
-    all.into_iter().filter(|tag| is_word(tag)).take(TAGS_MAX).collect()
+    let tags: Vec<String> = fields.get("tags").unwrap_or_default();
+    tags.into_iter().filter(|tag| is_word(tag)).take(TAGS_MAX).collect()
 }
 
-/// Reads an entry of a queue; what is wrong with it if nobody can run it.
+/// Parses an entry of a queue. The error describes why it cannot be run.
 pub(super) fn parse_entry(queue: &str, bytes: &[u8], crash: Option<&CrashRecord>) -> Result<SidekiqEntry, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
     let fields = JsonObject::parse(text)?;
-    let kind: String = fields.get("class").ok_or("names no class")?;
+    let kind: String = fields.get("class").ok_or("has no class")?;
     let own: DulyFields = fields.get("duly").unwrap_or_default();
-    let moment = |name: &str| fields.raw(name).and_then(parse_timestamp);
+    let timestamp = |name: &str| fields.raw(name).and_then(parse_timestamp);
     let id = fields.get::<String>("jid").map_or_else(|| id::id_from_bytes(bytes), |jid| id::id_from_jid(&jid));
-    let pushed = moment("created_at").or_else(|| moment("enqueued_at")).unwrap_or(0);
-    let retried = fields.get::<i64>("retry_count");
-    // Whoever retries by hand takes one off first: it may be -1.
-    let attempts = retried.map_or(0, |count| u32::try_from(count.saturating_add(1)).unwrap_or(0));
+    let pushed = timestamp("created_at").or_else(|| timestamp("enqueued_at")).unwrap_or(0);
+    let retry_count = fields.get::<i64>("retry_count");
+    // A manual retry in Sidekiq Web decrements the count first, so it may be -1.
+    let attempts = retry_count.map_or(0, |count| u32::try_from(count.saturating_add(1)).unwrap_or(0));
     let retries = parse_retry(fields.raw("retry"));
     let mut entry = SidekiqEntry {
         attempts,
         crashes: own.crashes + crash.map_or(0, |crash| crash.count),
-        due: moment("enqueued_at").unwrap_or(pushed),
+        due: timestamp("enqueued_at").unwrap_or(pushed),
         failures: read_failures(&fields, &own, attempts),
         skips_dead_set: retries.is_none() || fields.raw("dead") == Some("false"),
-        has_failed: retried.is_some(),
+        has_failed: retry_count.is_some(),
         job: Job {
             id,
             queue: queue.to_owned(),
@@ -131,14 +131,14 @@ pub(super) fn parse_entry(queue: &str, bytes: &[u8], crash: Option<&CrashRecord>
     Ok(entry)
 }
 
-/// The queue that an entry of a set belongs to.
+/// Returns the queue of an entry in a set.
 pub(super) fn parse_queue(bytes: &[u8]) -> String {
     let fields = std::str::from_utf8(bytes).ok().and_then(|text| JsonObject::parse(text).ok());
     fields.and_then(|fields| fields.get("queue")).unwrap_or_else(|| crate::job::push::DEFAULT_QUEUE.to_owned())
 }
 
-/// How often it may be tried again; `None` for one of which nothing is to be left.
-/// One that does not say is tried again: Ruby would drop it without a trace.
+/// Returns the number of retries; `None` if the job is to be deleted when it fails.
+/// A job without the field is retried; Ruby would drop it silently.
 fn parse_retry(text: Option<&str>) -> Option<u32> {
     match text {
         Some("false" | "null") => None,
@@ -147,36 +147,36 @@ fn parse_retry(text: Option<&str>) -> Option<u32> {
     }
 }
 
-/// A moment: a fraction means seconds, a whole number the milliseconds of Sidekiq 8.
+/// Parses a timestamp: a number with a fraction is in seconds, an integer in milliseconds (Sidekiq 8).
 fn parse_timestamp(text: &str) -> Option<Micros> {
     let number: f64 = text.parse().ok().filter(|number: &f64| number.is_finite())?;
-    let per = if text.contains(['.', 'e', 'E']) { 1e6 } else { 1e3 };
-    Some((number * per).round() as Micros)
+    let unit_micros = if text.contains(['.', 'e', 'E']) { 1e6 } else { 1e3 };
+    Some((number * unit_micros).round() as Micros)
 }
 
 fn read_args(fields: &JsonObject<'_>, own: &DulyFields) -> String {
     let list = fields.raw("args").unwrap_or("[]");
-    let one = |list: &str| {
+    let only_element = |list: &str| {
         let inner = list.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         inner.map_or_else(|| list.to_owned(), |inner| inner.trim().to_owned())
     };
-    let now = if own.single_arg { one(list) } else { list.to_owned() };
+    let current = if own.single_arg { only_element(list) } else { list.to_owned() };
     match &own.args {
-        // Only if nobody has changed them since.
-        Some(pushed) if normalize(pushed).ok() == normalize(&now).ok() => pushed.clone(),
-        _ => now,
+        // The pushed text is outdated if a client has edited the args since.
+        Some(pushed) if normalize(pushed).ok() == normalize(&current).ok() => pushed.clone(),
+        _ => current,
     }
 }
 
-/// What is known of failed attempts: what duly has noted, and the last one if that was Ruby's.
+/// Returns the known failures: those that duly recorded, and the last one if Ruby ran it.
 fn read_failures(fields: &JsonObject<'_>, own: &DulyFields, attempts: u32) -> Vec<Failure> {
-    let noted = own.history.iter().map(|(at, attempt, node, error)| Failure {
+    let recorded = own.history.iter().map(|(at, attempt, node, error)| Failure {
         at: from_micros(*at),
         attempt: *attempt,
         node: *node,
         error: error.clone(),
     });
-    let mut failures: Vec<Failure> = noted.collect();
+    let mut failures: Vec<Failure> = recorded.collect();
     let is_known = failures.last().is_some_and(|last| last.attempt >= attempts);
     if attempts > 0 && !is_known {
         let text = |name: &str| fields.get::<String>(name).unwrap_or_default();
@@ -188,19 +188,19 @@ fn read_failures(fields: &JsonObject<'_>, own: &DulyFields, attempts: u32) -> Ve
     failures
 }
 
-/// The node of an attempt that was not duly's.
+/// Returns the node id of an attempt that Ruby made.
 fn foreign_node() -> NodeId {
     NodeId::from_bytes([0; 16])
 }
 
-/// A field and its text.
+/// The name of a field and its JSON text.
 type JsonField = (String, String);
 
 fn json_field(name: &str, text: impl Into<String>) -> JsonField {
     (name.to_owned(), text.into())
 }
 
-/// A pushed job as an entry; with the moment it became ready, if it is. What is wrong with its args if they cannot be carried.
+/// Returns a pushed job as an entry, with `enqueued_at` if it is ready. The error describes args that Ruby cannot read.
 pub(super) fn encode_push(push: &Push, now: Micros, ready: bool) -> Result<String, String> {
     let text = push.args.as_deref().map_err(Clone::clone)?;
     let own = DulyFields {
@@ -209,7 +209,7 @@ pub(super) fn encode_push(push: &Push, now: Micros, ready: bool) -> Result<Strin
         traceparent: push.traceparent.clone(),
         ..DulyFields::default()
     };
-    let about = JobFields {
+    let job_fields = JobFields {
         id: push.id,
         queue: &push.queue,
         kind: &push.kind,
@@ -217,14 +217,14 @@ pub(super) fn encode_push(push: &Push, now: Micros, ready: bool) -> Result<Strin
         tags: &push.tags,
         pushed: now,
     };
-    let mut fields = about.encode(text, own)?;
+    let mut fields = job_fields.encode(text, own)?;
     if ready {
         fields.push(json_field("enqueued_at", encode_seconds(now)));
     }
     Ok(encode_object(&fields))
 }
 
-/// What is written of every job.
+/// The fields that every entry has.
 struct JobFields<'j> {
     id: JobId,
     queue: &'j str,
@@ -266,7 +266,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A job of another store as an entry.
+/// Returns a job of another store as an entry.
 pub(super) fn encode_record(record: &JobRecord) -> Result<String, String> {
     let job = &record.job;
     let tail = record.failures.len().saturating_sub(FAILURES_MAX);
@@ -278,7 +278,7 @@ pub(super) fn encode_record(record: &JobRecord) -> Result<String, String> {
         history: record.failures[tail..].iter().map(history_item).collect(),
         ..DulyFields::default()
     };
-    let about = JobFields {
+    let job_fields = JobFields {
         id: job.id,
         queue: &job.queue,
         kind: &job.kind,
@@ -286,7 +286,7 @@ pub(super) fn encode_record(record: &JobRecord) -> Result<String, String> {
         tags: &job.tags,
         pushed: to_micros(job.pushed),
     };
-    let mut fields = about.encode(&job.args, own)?;
+    let mut fields = job_fields.encode(&job.args, own)?;
     if record.state != State::Scheduled {
         fields.push(json_field("enqueued_at", encode_seconds(to_micros(record.due))));
     }
@@ -311,12 +311,12 @@ fn history_item(failure: &Failure) -> (Micros, u32, NodeId, String) {
     (to_micros(failure.at), failure.attempt, failure.node, failure.error[..end].to_owned())
 }
 
-/// An entry of a set as it goes into its queue.
+/// Returns an entry of a set as it enters its queue.
 pub(super) fn promote_entry(bytes: &[u8], now: Micros) -> Result<String, String> {
     rewrite_entry(bytes, &[], |fields| set_field(fields, "enqueued_at", encode_seconds(now)))
 }
 
-/// The same of one that was in its queue, with how often a node died while it held it.
+/// Returns an entry of a queue as it enters its queue again, with its number of crashes.
 pub(super) fn requeue_entry(bytes: &[u8], now: Micros, crashes: u32) -> Result<String, String> {
     rewrite_entry(bytes, &[], |fields| {
         set_crashes(fields, crashes);
@@ -324,22 +324,22 @@ pub(super) fn requeue_entry(bytes: &[u8], now: Micros, crashes: u32) -> Result<S
     })
 }
 
-/// An entry of a queue as it waits for a later moment, with how often a node died while it held it.
+/// Returns an entry of a queue as it enters the schedule, with its number of crashes.
 pub(super) fn schedule_entry(bytes: &[u8], crashes: u32) -> Result<String, String> {
     rewrite_entry(bytes, &["enqueued_at"], |fields| set_crashes(fields, crashes))
 }
 
-/// Writes the crashes into the entry itself: they were noted by its text, which changes.
+/// Writes the crashes into the entry: their record is keyed by its digest, which changes with the entry.
 fn set_crashes(fields: &mut Vec<JsonField>, crashes: u32) {
-    let noted = fields.iter().find(|(name, _)| name == "duly");
-    let mut own: DulyFields = noted.and_then(|(_, text)| serde_json::from_str(text).ok()).unwrap_or_default();
+    let existing = fields.iter().find(|(name, _)| name == "duly");
+    let mut own: DulyFields = existing.and_then(|(_, text)| serde_json::from_str(text).ok()).unwrap_or_default();
     if own.crashes != crashes {
         own.crashes = crashes;
         set_field(fields, "duly", encode_duly_fields(&own));
     }
 }
 
-/// A dead or done entry as it starts over, at once or later.
+/// Returns a dead or done entry as it starts over, ready or scheduled.
 pub(super) fn restart_entry(bytes: &[u8], now: Option<Micros>) -> Result<String, String> {
     let without: Vec<&str> = FAILURE_FIELDS.iter().copied().chain(["enqueued_at"]).collect();
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
@@ -369,30 +369,30 @@ pub(super) struct EntryFailure<'f> {
     pub(super) now: Micros,
     pub(super) node: NodeId,
     pub(super) error: &'f str,
-    /// How often a node died while it held this entry.
+    /// The number of times a node died while it held this entry.
     pub(super) crashes: u32,
 }
 
-/// An entry whose attempt has failed, with Sidekiq's own fields and one line more in its history.
+/// Returns an entry after a failed attempt, with Sidekiq's fields for it and one more failure in its history.
 pub(super) fn fail_entry(bytes: &[u8], failed: &EntryFailure<'_>) -> Result<String, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let read = JsonObject::parse(text)?;
-    let count = read.get::<i64>("retry_count");
-    let again = read.raw("retry_queue").map(str::to_owned);
-    let mut own: DulyFields = read.get("duly").unwrap_or_default();
+    let parsed = JsonObject::parse(text)?;
+    let count = parsed.get::<i64>("retry_count");
+    let retry_queue = parsed.raw("retry_queue").map(str::to_owned);
+    let mut own: DulyFields = parsed.get("duly").unwrap_or_default();
     own.crashes = failed.crashes;
     let attempt = count.map_or(1, |count| u32::try_from(count.saturating_add(2)).unwrap_or(1));
     let error = Failure::truncate_error(failed.error);
     own.history.push(history_item(&Failure {
-        at: to_system_time(failed.now),
+        at: from_micros(failed.now),
         attempt,
         node: failed.node,
         error: error.to_owned(),
     }));
-    let old = own.history.len().saturating_sub(FAILURES_MAX);
-    own.history.drain(..old);
+    let excess = own.history.len().saturating_sub(FAILURES_MAX);
+    own.history.drain(..excess);
     rewrite_entry(bytes, &["error_backtrace"], |fields| {
-        let queue = again.filter(|queue| queue.starts_with('"')).unwrap_or_else(|| encode_string(failed.queue));
+        let queue = retry_queue.filter(|queue| queue.starts_with('"')).unwrap_or_else(|| encode_string(failed.queue));
         set_field(fields, "queue", queue);
         set_field(fields, "duly", encode_duly_fields(&own));
         set_field(fields, "error_message", encode_string(error));
@@ -410,11 +410,7 @@ pub(super) fn fail_entry(bytes: &[u8], failed: &EntryFailure<'_>) -> Result<Stri
     })
 }
 
-fn to_system_time(now: Micros) -> SystemTime {
-    from_micros(now)
-}
-
-/// What kind of failure it was, for a page that groups by it.
+/// Returns a class for the error, by which Sidekiq Web shows and groups failures.
 fn error_class(error: &str) -> &'static str {
     match error {
         _ if error.starts_with("panicked: ") => "Duly::Panic",
@@ -424,8 +420,8 @@ fn error_class(error: &str) -> &'static str {
     }
 }
 
-/// Something that is no job, wrapped in one so that people can look at it.
-pub(super) fn wrap_unreadable(queue: &str, bytes: &[u8], why: &str, now: Micros) -> String {
+/// Wraps an entry that is not a job in a valid one, so that it can be inspected in the dead set.
+pub(super) fn wrap_unreadable(queue: &str, bytes: &[u8], reason: &str, now: Micros) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut fields = vec![
         json_field("retry", "false"),
@@ -434,7 +430,7 @@ pub(super) fn wrap_unreadable(queue: &str, bytes: &[u8], why: &str, now: Micros)
         json_field("args", format!("[{}]", encode_string(&text))),
         json_field("jid", encode_string(&JobId::fresh().to_string())),
         json_field("created_at", encode_seconds(now)),
-        json_field("error_message", encode_string(&format!("not a job that can be run: {why}"))),
+        json_field("error_message", encode_string(&format!("not a valid job: {reason}"))),
         json_field("error_class", encode_string("Duly::Unreadable")),
         json_field("failed_at", encode_seconds(now)),
         json_field("retry_count", "0"),
@@ -446,7 +442,7 @@ pub(super) fn wrap_unreadable(queue: &str, bytes: &[u8], why: &str, now: Micros)
     encode_object(&fields)
 }
 
-/// What a process shows of an entry that it runs.
+/// Returns the record of a running entry in the `work` hash of its process.
 pub(super) fn encode_work(queue: &str, entry: &str, since: Micros) -> String {
     encode_object(&[
         json_field("queue", encode_string(queue)),
@@ -455,7 +451,7 @@ pub(super) fn encode_work(queue: &str, entry: &str, since: Micros) -> String {
     ])
 }
 
-/// What a process says about itself.
+/// The information in the record of a Sidekiq process.
 pub(super) struct ProcessInfo<'p> {
     pub(super) identity: &'p str,
     pub(super) host: &'p str,

@@ -1,4 +1,4 @@
-//! Find: Sidekiq has no index by id, so whoever asks for one job looks through them all.
+//! Finds entries. Sidekiq has no index by id, so a search for one job scans all of them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::store::redis::{ConnectionRole, QueueKeys, sha1};
 
 /// Entries read at a time.
 const ENTRIES_PER_STEP: usize = 500;
-/// Most entries of a queue or a set that are looked through for one.
+/// Most entries of a queue or a set scanned in the search for one job.
 const SCANNED_MAX: usize = 200_000;
 
-/// Where an entry is, with what that place says.
+/// The position of an entry, with its score or its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryPosition {
     Ready,
@@ -30,7 +30,7 @@ pub(super) enum EntryPosition {
     Running(NodeId, Fence, i64),
 }
 
-/// An entry and its place.
+/// An entry and its position.
 #[derive(Clone, Debug)]
 pub(super) struct LocatedEntry {
     pub(super) queue: String,
@@ -39,9 +39,9 @@ pub(super) struct LocatedEntry {
 }
 
 impl LocatedEntry {
-    /// The job in it; `None` if there is none.
+    /// Returns the job of the entry; `None` if the entry is unreadable.
     pub(super) fn to_record(&self, crash: Option<&CrashRecord>) -> Option<JobRecord> {
-        let read = entry::parse_entry(&self.queue, &self.bytes, crash).ok()?;
+        let entry = entry::parse_entry(&self.queue, &self.bytes, crash).ok()?;
         let (state, node, fence) = match self.position {
             EntryPosition::Ready => (State::Ready, None, None),
             EntryPosition::Schedule(_) | EntryPosition::Retry(_) => (State::Scheduled, None, None),
@@ -51,24 +51,24 @@ impl LocatedEntry {
         };
         let due = match self.position {
             EntryPosition::Schedule(due) | EntryPosition::Retry(due) => due,
-            _ => read.due,
+            _ => entry.due,
         };
         let ended = match self.position {
-            EntryPosition::Dead(at) => Some(at),
-            // It is kept from its end on.
-            EntryPosition::Done(until) => Some(until - micros(read.job.keep)),
+            EntryPosition::Dead(died) => Some(died),
+            // The score is the end of the time to keep the job, which starts when it is done.
+            EntryPosition::Done(until) => Some(until - micros(entry.job.keep)),
             _ => None,
         };
         Some(JobRecord {
-            job: read.job,
+            job: entry.job,
             state,
             due: from_micros(due),
-            attempts: read.attempts,
-            crashes: read.crashes,
+            attempts: entry.attempts,
+            crashes: entry.crashes,
             node,
             fence,
             ended: ended.map(from_micros),
-            failures: read.failures,
+            failures: entry.failures,
             progress: None,
             result: None,
             log: Vec::new(),
@@ -81,10 +81,10 @@ impl LocatedEntry {
 }
 
 fn entry_job_id(queue: &str, bytes: &[u8]) -> Option<JobId> {
-    entry::parse_entry(queue, bytes, None).ok().map(|read| read.job.id)
+    entry::parse_entry(queue, bytes, None).ok().map(|entry| entry.job.id)
 }
 
-/// `get` of the contract.
+/// Implements `Store::get`.
 pub(super) async fn get(store: &Sidekiq, id: JobId) -> Result<Option<JobRecord>> {
     let Some(found) = find_entry(store, "get", id).await? else {
         return Ok(None);
@@ -93,11 +93,11 @@ pub(super) async fn get(store: &Sidekiq, id: JobId) -> Result<Option<JobRecord>>
     Ok(found.to_record(crash.as_ref()))
 }
 
-/// How often everything is gone through for an entry that is found nowhere: one that is retried meanwhile goes back to where
-/// was looked already.
+/// Passes over all keys before an entry counts as missing: an entry retried during a pass moves back to keys already
+/// scanned.
 const FIND_PASSES: usize = 2;
 
-/// The entry with this id, wherever it is.
+/// Finds the entry with this id in all queues and sets.
 pub(super) async fn find_entry(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Option<LocatedEntry>> {
     for _ in 0..FIND_PASSES {
         if let Some(found) = find_entry_once(store, op, id).await? {
@@ -109,7 +109,7 @@ pub(super) async fn find_entry(store: &Sidekiq, op: &'static str, id: JobId) -> 
 
 async fn find_entry_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Option<LocatedEntry>> {
     let queues = store.queue_names(op).await?;
-    // In the order of an entry's life, so that one that moves on meanwhile is met later.
+    // In the order of an entry's life, so that an entry that moves on during the search is found later.
     for set in JobSet::WAITING {
         if let Some(found) = find_in_set(store, op, set, id).await? {
             return Ok(Some(found));
@@ -124,7 +124,7 @@ async fn find_entry_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result
         let keys = store.redis.keys(queue);
         let nodes = read_holding_nodes(store, op, &keys).await?;
         let running = read_held(store, op, &keys, &nodes).await?;
-        if let Some(found) = running.into_iter().find(|one| one.has_id(id)) {
+        if let Some(found) = running.into_iter().find(|entry| entry.has_id(id)) {
             return Ok(Some(found));
         }
         if let Some(found) = find_done(store, op, &keys, id).await? {
@@ -133,24 +133,24 @@ async fn find_entry_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result
     }
     match find_in_set(store, op, JobSet::Dead, id).await? {
         Some(found) => Ok(Some(found)),
-        // It may have failed while we were looking.
+        // The job may have failed during the search.
         None => find_in_set(store, op, JobSet::Retry, id).await,
     }
 }
 
-/// Where these jobs of a queue are, by id and the moment of their push, as far as they are there and do not run. However
-/// many there are, everything is gone through once, in the order of a move.
+/// Returns the positions of these jobs of a queue, given by id and push time; running and missing jobs are left out.
+/// Scans each key once for all jobs, in the order of a transfer.
 pub(super) async fn locate_jobs(
     store: &Sidekiq,
     op: &'static str,
     queue: &str,
     mut wanted: HashSet<(JobId, SystemTime)>,
 ) -> Result<Vec<((JobId, SystemTime), LocatedEntry)>> {
-    let mut all = Vec::new();
-    let mut sort = |found: Vec<LocatedEntry>, wanted: &mut HashSet<_>| {
+    let mut located = Vec::new();
+    let mut collect = |found: Vec<LocatedEntry>, wanted: &mut HashSet<_>| {
         for one in found.into_iter().filter(|one| one.queue == queue) {
-            let named = entry::parse_entry(queue, &one.bytes, None).ok().map(|read| (read.job.id, read.job.pushed));
-            all.extend(named.filter(|named| wanted.remove(named)).map(|named| (named, one)));
+            let job = entry::parse_entry(queue, &one.bytes, None).ok().map(|entry| (entry.job.id, entry.job.pushed));
+            located.extend(job.filter(|job| wanted.remove(job)).map(|job| (job, one)));
         }
     };
     for set in [None, Some(JobSet::Schedule), Some(JobSet::Retry), Some(JobSet::Dead)] {
@@ -161,54 +161,54 @@ pub(super) async fn locate_jobs(
                 None => read_queue_page(store, op, queue, from, ENTRIES_PER_STEP).await?,
             };
             from += ENTRIES_PER_STEP;
-            let short = found.len() < ENTRIES_PER_STEP;
-            sort(found, &mut wanted);
-            if short {
+            let is_last = found.len() < ENTRIES_PER_STEP;
+            collect(found, &mut wanted);
+            if is_last {
                 break;
             }
         }
     }
     for (id, _) in wanted.clone() {
-        let kept = find_done(store, op, &store.redis.keys(queue), id).await?;
-        sort(kept.into_iter().collect(), &mut wanted);
+        let done = find_done(store, op, &store.redis.keys(queue), id).await?;
+        collect(done.into_iter().collect(), &mut wanted);
     }
-    Ok(all)
+    Ok(located)
 }
 
-/// Which of these ids a queue has, if it and the sets are small enough to be looked through.
+/// Returns those of these ids that exist in a queue; empty if the queue and the sets hold more than `max` entries.
 pub(super) async fn find_existing_ids(
     store: &Sidekiq,
     op: &'static str,
     queue: &str,
     ids: &HashSet<JobId>,
-    most: usize,
+    max: usize,
 ) -> Result<HashSet<JobId>> {
-    let mut there = HashSet::new();
+    let mut existing = HashSet::new();
     if ids.is_empty() {
-        return Ok(there);
+        return Ok(existing);
     }
     let list = store.keys.queue_key(queue);
-    let mut sizes = 0;
+    let mut size = 0;
     for (command, key) in
         [("LLEN", &list), ("ZCARD", &store.keys.schedule), ("ZCARD", &store.keys.retry), ("ZCARD", &store.keys.dead)]
     {
         let mut cmd = redis::cmd(command);
         cmd.arg(key);
-        sizes += convert_reply::<usize>(op, store.send_idempotent(op, &cmd).await?)?;
+        size += convert_reply::<usize>(op, store.send_idempotent(op, &cmd).await?)?;
     }
-    if sizes > most {
-        return Ok(there);
+    if size > max {
+        return Ok(existing);
     }
-    let mut all: Vec<LocatedEntry> = Vec::new();
+    let mut entries: Vec<LocatedEntry> = Vec::new();
     for set in JobSet::ALL {
-        all.extend(read_set_page(store, op, set, 0, most).await?);
+        entries.extend(read_set_page(store, op, set, 0, max).await?);
     }
-    all.extend(read_queue_page(store, op, queue, 0, most).await?);
+    entries.extend(read_queue_page(store, op, queue, 0, max).await?);
     let keys = store.redis.keys(queue);
-    all.extend(read_held(store, op, &keys, &read_holding_nodes(store, op, &keys).await?).await?);
-    let here = all.iter().filter(|one| one.queue == queue);
-    there.extend(here.filter_map(|one| entry_job_id(queue, &one.bytes)).filter(|id| ids.contains(id)));
-    Ok(there)
+    entries.extend(read_held(store, op, &keys, &read_holding_nodes(store, op, &keys).await?).await?);
+    let of_queue = entries.iter().filter(|entry| entry.queue == queue);
+    existing.extend(of_queue.filter_map(|entry| entry_job_id(queue, &entry.bytes)).filter(|id| ids.contains(id)));
+    Ok(existing)
 }
 
 /// The sets that all queues share.
@@ -233,55 +233,55 @@ impl JobSet {
 
     fn locate(self, (bytes, score): (Vec<u8>, f64)) -> LocatedEntry {
         let score = (score * 1e6).round() as Micros;
-        let at = match self {
+        let position = match self {
             JobSet::Schedule => EntryPosition::Schedule(score),
             JobSet::Retry => EntryPosition::Retry(score),
             JobSet::Dead => EntryPosition::Dead(score),
         };
-        LocatedEntry { queue: entry::parse_queue(&bytes), position: at, bytes: bytes.into() }
+        LocatedEntry { queue: entry::parse_queue(&bytes), position, bytes: bytes.into() }
     }
 }
 
-/// Entries of a set in its order.
+/// Returns up to `max` entries of a set in its order, starting at index `from`.
 pub(super) async fn read_set_page(
     store: &Sidekiq,
     op: &'static str,
     set: JobSet,
     from: usize,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<LocatedEntry>> {
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(set.key(store)).arg(from).arg(from + most - 1).arg("WITHSCORES");
+    cmd.arg(set.key(store)).arg(from).arg(from + max - 1).arg("WITHSCORES");
     let members: Vec<(Vec<u8>, f64)> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
     Ok(members.into_iter().map(|member| set.locate(member)).collect())
 }
 
-/// Entries of a set from a moment on, in its order, without the first few.
+/// Returns up to `max` entries of a set with this score or more, in its order, without the first `offset`.
 pub(super) async fn read_set_since(
     store: &Sidekiq,
     op: &'static str,
     set: JobSet,
-    moment: Micros,
+    score: Micros,
     offset: usize,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<LocatedEntry>> {
-    // Moments there are seconds, and may have more digits than ours.
-    let first = moment.saturating_sub(1) as f64 / 1e6;
+    // Scores are seconds, and may have more digits than microseconds.
+    let first = score.saturating_sub(1) as f64 / 1e6;
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(set.key(store)).arg(first).arg("+inf").arg("BYSCORE").arg("LIMIT").arg(offset).arg(most).arg("WITHSCORES");
+    cmd.arg(set.key(store)).arg(first).arg("+inf").arg("BYSCORE").arg("LIMIT").arg(offset).arg(max).arg("WITHSCORES");
     let members: Vec<(Vec<u8>, f64)> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
     Ok(members.into_iter().map(|member| set.locate(member)).collect())
 }
 
-/// Entries of a queue in the order of their claims, which is from the tail on.
+/// Returns up to `max` entries of a queue in the order of their claims, which starts at the tail of the list.
 pub(super) async fn read_queue_page(
     store: &Sidekiq,
     op: &'static str,
     queue: &str,
     from: usize,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<LocatedEntry>> {
-    let (first, last) = (-(from as i64) - most as i64, -(from as i64) - 1);
+    let (first, last) = (-(from as i64) - max as i64, -(from as i64) - 1);
     let mut cmd = redis::cmd("LRANGE");
     cmd.arg(store.keys.queue_key(queue)).arg(first).arg(last);
     let entries: Vec<Vec<u8>> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
@@ -292,39 +292,39 @@ pub(super) async fn read_queue_page(
 
 async fn find_in_set(store: &Sidekiq, op: &'static str, set: JobSet, id: JobId) -> Result<Option<LocatedEntry>> {
     let pattern = id::jid_from_id(id).map_or_else(|| "*".to_owned(), |jid| format!("*{jid}*"));
-    let (mut cursor, mut looked) = ("0".to_owned(), 0);
-    while looked < SCANNED_MAX {
+    let (mut cursor, mut scanned) = ("0".to_owned(), 0);
+    while scanned < SCANNED_MAX {
         let mut cmd = redis::cmd("ZSCAN");
         cmd.arg(set.key(store)).arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(ENTRIES_PER_STEP);
         let (next, members): (String, Vec<(Vec<u8>, f64)>) = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
-        if let Some(found) = members.into_iter().map(|member| set.locate(member)).find(|one| one.has_id(id)) {
+        if let Some(found) = members.into_iter().map(|member| set.locate(member)).find(|entry| entry.has_id(id)) {
             return Ok(Some(found));
         }
         if next == "0" {
             return Ok(None);
         }
-        (cursor, looked) = (next, looked + ENTRIES_PER_STEP);
+        (cursor, scanned) = (next, scanned + ENTRIES_PER_STEP);
     }
     Err(too_many_entries(op, set.key(store)))
 }
 
-/// From the head on: what comes in meanwhile shows some entries twice, and hides none.
+/// Scans from the head: entries pushed during the scan shift others back, so some are seen twice and none is skipped.
 async fn find_in_queue(store: &Sidekiq, op: &'static str, queue: &str, id: JobId) -> Result<Option<LocatedEntry>> {
     let list = store.keys.queue_key(queue);
     for from in (0..SCANNED_MAX).step_by(ENTRIES_PER_STEP) {
         let mut cmd = redis::cmd("LRANGE");
         cmd.arg(&list).arg(from).arg(from + ENTRIES_PER_STEP - 1);
         let entries: Vec<Vec<u8>> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
-        let short = entries.len() < ENTRIES_PER_STEP;
+        let is_last = entries.len() < ENTRIES_PER_STEP;
         let found = |bytes: Vec<u8>| LocatedEntry {
             queue: queue.to_owned(),
             position: EntryPosition::Ready,
             bytes: bytes.into(),
         };
-        if let Some(found) = entries.into_iter().map(found).find(|one| one.has_id(id)) {
+        if let Some(found) = entries.into_iter().map(found).find(|entry| entry.has_id(id)) {
             return Ok(Some(found));
         }
-        if short {
+        if is_last {
             return Ok(None);
         }
     }
@@ -335,7 +335,7 @@ fn too_many_entries(op: &'static str, key: &str) -> Error {
     Error::store(op, format!("{key} holds more than {SCANNED_MAX} entries, and Sidekiq has no index by id"))
 }
 
-/// A done job that is still kept.
+/// Finds a done job that has not been pruned.
 async fn find_done(store: &Sidekiq, op: &'static str, keys: &QueueKeys, id: JobId) -> Result<Option<LocatedEntry>> {
     let mut cmd = redis::cmd("ZSCORE");
     cmd.arg(&keys.done).arg(id.as_bytes());
@@ -353,18 +353,18 @@ async fn find_done(store: &Sidekiq, op: &'static str, keys: &QueueKeys, id: JobI
     Ok(bytes.map(found))
 }
 
-/// Done jobs that are kept until a moment or longer, those first that go next, without the first few.
+/// Returns done jobs that are kept until this time or longer, the next to be pruned first, without the first `offset`.
 pub(super) async fn read_done_since(
     store: &Sidekiq,
     op: &'static str,
     keys: &QueueKeys,
-    moment: Micros,
+    until: Micros,
     offset: usize,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<LocatedEntry>> {
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(&keys.done).arg(moment as f64).arg("+inf").arg("BYSCORE");
-    cmd.arg("LIMIT").arg(offset).arg(most).arg("WITHSCORES");
+    cmd.arg(&keys.done).arg(until as f64).arg("+inf").arg("BYSCORE");
+    cmd.arg("LIMIT").arg(offset).arg(max).arg("WITHSCORES");
     let ids: Vec<(Vec<u8>, f64)> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
     if ids.is_empty() {
         return Ok(Vec::new());
@@ -383,7 +383,7 @@ pub(super) async fn read_done_since(
     Ok(ids.into_iter().zip(entries).map(found).collect())
 }
 
-/// The nodes that hold something of a queue.
+/// Returns the nodes that hold entries of a queue.
 pub(super) async fn read_holding_nodes(store: &Sidekiq, op: &'static str, keys: &QueueKeys) -> Result<Vec<String>> {
     let mut cmd = COUNTS.call(&EntryKeys::new(&store.keys, keys));
     cmd.arg(store.manual_now());
@@ -395,14 +395,14 @@ pub(super) async fn read_holding_nodes(store: &Sidekiq, op: &'static str, keys: 
     Ok(names.collect())
 }
 
-/// What nodes hold of a queue, in the order in which it was claimed.
+/// Returns the entries of a queue that these nodes hold, in the order of their claims.
 pub(super) async fn read_held(
     store: &Sidekiq,
     op: &'static str,
     keys: &QueueKeys,
     nodes: &[String],
 ) -> Result<Vec<LocatedEntry>> {
-    let mut all = Vec::new();
+    let mut held = Vec::new();
     for node in nodes {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(keys::held_key_of(keys, node));
@@ -412,40 +412,42 @@ pub(super) async fn read_held(
             continue;
         };
         for (field, bytes) in entries {
-            let Some((Ok(fence), Ok(place))) = field.split_once(':').map(|(fence, at)| (fence.parse(), at.parse()))
-            else {
+            let Some((fence, locator)) = field.split_once(':') else {
                 continue;
             };
-            let at = EntryPosition::Running(node, Fence(fence), place);
-            all.push(LocatedEntry { queue: keys.queue.to_string(), position: at, bytes: bytes.into() });
+            let (Ok(fence), Ok(locator)) = (fence.parse(), locator.parse()) else {
+                continue;
+            };
+            let position = EntryPosition::Running(node, Fence(fence), locator);
+            held.push(LocatedEntry { queue: keys.queue.to_string(), position, bytes: bytes.into() });
         }
     }
-    all.sort_by_key(|one| match one.position {
-        EntryPosition::Running(_, fence, place) => (fence.0, place),
+    held.sort_by_key(|entry| match entry.position {
+        EntryPosition::Running(_, fence, locator) => (fence.0, locator),
         _ => (0, 0),
     });
-    Ok(all)
+    Ok(held)
 }
 
-/// How often a node died while it held this entry, as far as the entry does not say so itself.
+/// Returns the crashes of this entry that are not yet written into the entry itself.
 pub(super) async fn read_crash(store: &Sidekiq, op: &'static str, found: &LocatedEntry) -> Result<Option<CrashRecord>> {
     let keys = store.redis.keys(&found.queue);
     Ok(read_crashes(store, op, &keys, [&found.bytes[..]].into_iter()).await?.pop().flatten())
 }
 
-/// The same of many entries of a queue.
+/// Returns the crashes of several entries of a queue, as [`read_crash`] does.
 pub(super) async fn read_crashes<'e>(
     store: &Sidekiq,
     op: &'static str,
     keys: &QueueKeys,
     entries: impl Iterator<Item = &'e [u8]>,
 ) -> Result<Vec<Option<CrashRecord>>> {
-    let sums: Vec<String> = entries.map(|bytes| sha1(&String::from_utf8_lossy(bytes))).collect();
-    if sums.is_empty() {
+    let digests: Vec<String> = entries.map(|bytes| sha1(&String::from_utf8_lossy(bytes))).collect();
+    if digests.is_empty() {
         return Ok(Vec::new());
     }
     let mut cmd = redis::cmd("HMGET");
-    cmd.arg(keys::crashes_key(keys)).arg(&sums);
-    let noted: Vec<Option<Vec<u8>>> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
-    Ok(noted.into_iter().map(|text| CrashRecord::decode(&text?)).collect())
+    cmd.arg(keys::crashes_key(keys)).arg(&digests);
+    let crashes: Vec<Option<Vec<u8>>> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
+    Ok(crashes.into_iter().map(|text| CrashRecord::decode(&text?)).collect())
 }

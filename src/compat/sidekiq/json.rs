@@ -1,6 +1,7 @@
-//! JSON as Ruby writes it, so that `JSON.generate(JSON.parse(text))` gives the same bytes back.
+//! JSON formatted like Ruby's, so that `JSON.generate(JSON.parse(text))` returns the same bytes.
 //!
-//! Sidekiq finds a member of a set again by what it makes of it: a space too many, and it is another one.
+//! Sidekiq finds a member of a set by the JSON it generates from the parsed job: one extra space makes it another
+//! member.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,29 +10,29 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Ruby reads no deeper than 100 levels, two of which are the job's own.
+/// Ruby parses at most 100 levels, and the job itself takes two.
 const DEPTH_MAX: usize = 98;
 
-/// The fields of a job, in their order, each with its text as it was written.
+/// The fields of a job in their order, each with its original JSON text.
 pub(super) struct JsonObject<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
 
 impl<'t> JsonObject<'t> {
-    /// Reads a JSON object.
+    /// Parses a JSON object.
     pub(super) fn parse(text: &'t str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|why| why.to_string())
+        serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The text of a field. Of two with the same name the last counts, as in Ruby.
+    /// Returns the JSON text of a field. If the name occurs twice, the last one counts, as in Ruby.
     pub(super) fn raw(&self, name: &str) -> Option<&'t str> {
         self.0.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value.get())
     }
 
-    /// A field as something else, if it can be read so.
+    /// Returns a field as this type, if it can be converted.
     pub(super) fn get<T: Deserialize<'t>>(&self, name: &str) -> Option<T> {
         self.raw(name).and_then(|text| serde_json::from_str(text).ok())
     }
 
-    /// All fields but these, as Ruby would write them; what Ruby could not read stays as it is.
+    /// Returns all fields but these, formatted like Ruby's; a value that Ruby cannot parse stays unchanged.
     pub(super) fn rewrite(&self, without: &[&str]) -> Vec<(String, String)> {
         let mut fields: Vec<(String, String)> = Vec::with_capacity(self.0.len());
         for (name, value) in &self.0 {
@@ -43,7 +44,7 @@ impl<'t> JsonObject<'t> {
     }
 }
 
-/// Sets a field in its place, or behind the others.
+/// Replaces a field, or appends it.
 pub(super) fn set_field(fields: &mut Vec<(String, String)>, name: &str, text: String) {
     match fields.iter_mut().find(|(field, _)| field == name) {
         Some((_, value)) => *value = text,
@@ -51,13 +52,13 @@ pub(super) fn set_field(fields: &mut Vec<(String, String)>, name: &str, text: St
     }
 }
 
-/// Fields as one object.
+/// Returns the fields as a JSON object.
 pub(super) fn encode_object(fields: &[(String, String)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(name, text)| format!("{}:{text}", encode_string(name))).collect();
     format!("{{{}}}", fields.join(","))
 }
 
-/// A string with its quotes.
+/// Returns a JSON string with its quotes.
 pub(super) fn encode_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -84,19 +85,19 @@ impl<'de> Deserialize<'de> for JsonObject<'de> {
     }
 }
 
-/// A field's name, borrowed unless it has an escape in it.
+/// The name of a field, borrowed unless it contains an escape.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
 struct FieldName<'t>(#[serde(borrow)] Cow<'t, str>);
 
-/// A number of seconds as Ruby prints it; with a fraction, by which every version tells it from milliseconds.
+/// Formats seconds like Ruby, with a fraction: it distinguishes them from milliseconds in every version of Sidekiq.
 pub(super) fn encode_seconds(micros: i64) -> String {
     encode_float(micros as f64 / 1_000_000.0)
 }
 
-/// A float as Ruby prints it: without an exponent if it has a fraction or at most 15 digits before it.
+/// Formats a float like Ruby: without an exponent if it has a fraction, or at most 15 digits before the point.
 ///
-/// Of those with an exponent no bytes are the same to all: the gem json 3.1.0 writes `1e+20` and `0.00001`.
+/// Versions of Ruby differ for floats with an exponent: the gem json 3.1.0 writes `1e+20` and `0.00001`.
 pub(super) fn encode_float(number: f64) -> String {
     let plain = format!("{number:?}");
     let (size, text) = (number.abs(), plain.as_str());
@@ -110,14 +111,14 @@ pub(super) fn encode_float(number: f64) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
-/// A JSON text as Ruby would write it again; what is wrong with it if it would not.
+/// Returns JSON as Ruby would generate it after parsing. The error describes JSON that Ruby cannot parse.
 pub(super) fn normalize(text: &str) -> Result<String, String> {
     let mut writer = Normalizer { text, position: 0, out: String::with_capacity(text.len()) };
     writer.write_value(0)?;
     Ok(writer.out)
 }
 
-/// Walks through a text that is known to be JSON.
+/// Rewrites a text that should be valid JSON.
 struct Normalizer<'t> {
     text: &'t str,
     position: usize,
@@ -135,7 +136,7 @@ impl Normalizer<'_> {
 
     fn write_value(&mut self, depth: usize) -> Result<(), String> {
         if depth > DEPTH_MAX {
-            return Err(format!("nested deeper than {DEPTH_MAX} levels, which Ruby does not read"));
+            return Err(format!("nested deeper than {DEPTH_MAX} levels, which Ruby cannot parse"));
         }
         match self.skip_whitespace_and_peek() {
             b'{' => self.write_object(depth),
@@ -167,12 +168,12 @@ impl Normalizer<'_> {
         Ok(())
     }
 
-    /// Of two fields with one name Ruby keeps the place of the first and the value of the last.
+    /// If a name occurs twice, Ruby keeps the position of the first and the value of the last.
     fn write_object(&mut self, depth: usize) -> Result<(), String> {
         self.position += 1;
-        let (mut fields, mut places): (Vec<(String, String)>, HashMap<String, usize>) = Default::default();
+        let (mut fields, mut indexes): (Vec<(String, String)>, HashMap<String, usize>) = Default::default();
         while self.skip_whitespace_and_peek() != b'}' {
-            if !fields.is_empty() || !places.is_empty() {
+            if !fields.is_empty() || !indexes.is_empty() {
                 self.position += 1;
                 self.skip_whitespace_and_peek();
             }
@@ -182,10 +183,10 @@ impl Normalizer<'_> {
             let before = std::mem::take(&mut self.out);
             self.write_value(depth + 1)?;
             let value = std::mem::replace(&mut self.out, before);
-            match places.get(&name) {
-                Some(place) => fields[*place].1 = value,
+            match indexes.get(&name) {
+                Some(index) => fields[*index].1 = value,
                 None => {
-                    places.insert(name.clone(), fields.len());
+                    indexes.insert(name.clone(), fields.len());
                     fields.push((name, value));
                 }
             }
@@ -203,7 +204,7 @@ impl Normalizer<'_> {
         }
         self.position = (end + 1).min(self.text.len());
         let text = self.text.get(start..self.position).ok_or("a string ends in the middle of a character")?;
-        serde_json::from_str(text).map_err(|why| format!("has a string that Ruby cannot carry: {why}"))
+        serde_json::from_str(text).map_err(|error| format!("has a string that Ruby cannot represent: {error}"))
     }
 
     fn write_scalar(&mut self) -> Result<(), String> {
@@ -211,7 +212,7 @@ impl Normalizer<'_> {
         while bytes.get(self.position).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)) {
             self.position += 1;
         }
-        // What is no JSON may have brought us into the middle of a character.
+        // In invalid JSON, the position may be inside a character.
         let text = self.text.get(start..self.position).unwrap_or_default();
         match text {
             "" => return Err("not JSON".to_owned()),
@@ -220,7 +221,7 @@ impl Normalizer<'_> {
             whole if !whole.contains(['.', 'e', 'E']) => self.out.push_str(whole),
             fraction => match fraction.parse::<f64>() {
                 Ok(number) if number.is_finite() => self.out.push_str(&encode_float(number)),
-                _ => return Err(format!("{fraction} is a number that Ruby cannot carry")),
+                _ => return Err(format!("{fraction} is a number that Ruby cannot represent")),
             },
         }
         Ok(())
@@ -234,25 +235,27 @@ mod tests {
 
     #[test]
     fn normalized_json_equals_rubys() {
-        let same = |text: &str| assert_eq!(normalize(text).expect("fine"), text);
-        same(r#"{"a":[1,2.5,"é / \" \\ \n \u0001"],"b":{},"c":[],"d":null,"e":123456789012345678901234567890}"#);
-        let is = |text: &str, ruby: &str| assert_eq!(normalize(text).expect("fine"), ruby);
-        is(" { \"a\" : 1 , \"b\" : [ ] } ", r#"{"a":1,"b":[]}"#);
-        is(r#""\u00e9\/""#, "\"é/\"");
-        is("1e20", "1.0e+20");
-        is("1E2", "100.0");
-        is("1e-7", "1.0e-07");
-        is("0.0001", "0.0001");
-        is("-0.0", "-0.0");
-        is("1e15", "1.0e+15");
-        is("1234567890123456.0", "1.234567890123456e+15");
-        same("1234567890123456.5");
-        same("999999999999999.0");
-        is("123456789.0e8", "1.23456789e+16");
-        is(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
+        let assert_unchanged = |text: &str| assert_eq!(normalize(text).expect("valid"), text);
+        assert_unchanged(
+            r#"{"a":[1,2.5,"é / \" \\ \n \u0001"],"b":{},"c":[],"d":null,"e":123456789012345678901234567890}"#,
+        );
+        let assert_ruby = |text: &str, ruby: &str| assert_eq!(normalize(text).expect("valid"), ruby);
+        assert_ruby(" { \"a\" : 1 , \"b\" : [ ] } ", r#"{"a":1,"b":[]}"#);
+        assert_ruby(r#""\u00e9\/""#, "\"é/\"");
+        assert_ruby("1e20", "1.0e+20");
+        assert_ruby("1E2", "100.0");
+        assert_ruby("1e-7", "1.0e-07");
+        assert_ruby("0.0001", "0.0001");
+        assert_ruby("-0.0", "-0.0");
+        assert_ruby("1e15", "1.0e+15");
+        assert_ruby("1234567890123456.0", "1.234567890123456e+15");
+        assert_unchanged("1234567890123456.5");
+        assert_unchanged("999999999999999.0");
+        assert_ruby("123456789.0e8", "1.23456789e+16");
+        assert_ruby(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
         assert!(normalize("1e400").is_err() && normalize(r#""\ud800""#).is_err());
         assert!(normalize(&"[".repeat(200)).is_err());
-        assert!(normalize("[A\u{bc6}").is_err(), "no JSON, and cut in the middle of a character");
+        assert!(normalize("[A\u{bc6}").is_err(), "invalid, and cut inside a character");
     }
 
     #[test]
@@ -263,20 +266,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(text in "\\PC*") {
+        fn parsing_any_text_does_not_panic(text in "\\PC*") {
             let _ = normalize(&text);
             let _ = JsonObject::parse(&text);
         }
 
         #[test]
-        fn once_is_enough(text in r#"[\[\]{}",:0-9.eE a\\u-]{0,40}"#) {
+        fn normalizing_is_idempotent(text in r#"[\[\]{}",:0-9.eE a\\u-]{0,40}"#) {
             if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() && let Ok(once) = normalize(&text) {
-                prop_assert_eq!(normalize(&once).expect("again"), once);
+                prop_assert_eq!(normalize(&once).expect("valid"), once);
             }
         }
 
         #[test]
-        fn floats_are_read_as_they_were(number in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
+        fn floats_round_trip(number in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
             prop_assert_eq!(encode_float(number).parse::<f64>().expect("a number"), number);
         }
     }

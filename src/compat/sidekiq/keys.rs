@@ -1,20 +1,20 @@
-//! Every key of Sidekiq's that we touch, and what we keep beside them under keys of our own.
+//! All of Sidekiq's keys that duly uses, and duly's own keys for them.
 
 use crate::clock::{Micros, from_micros};
 use crate::node::{self, NodeId};
 use crate::store::redis::{QueueKeys, key_set};
 
-/// Sidekiq's keys. With a namespace, as the gem `redis-namespace` gave to Sidekiq 6 and older, each begins with it.
+/// Sidekiq's keys. With the gem `redis-namespace` of Sidekiq 6 and older, each starts with the namespace.
 pub(super) struct SidekiqKeys {
     namespace_prefix: String,
     /// Set: the names of all queues.
     pub(super) queues: String,
-    /// Sorted sets: entries of all queues by their due moment, in seconds.
+    /// Sorted sets: entries of all queues by due time, in seconds.
     pub(super) schedule: String,
     pub(super) retry: String,
-    /// Sorted set: entries of all queues by the moment they were given up, in seconds.
+    /// Sorted set: entries of all queues by the time they died, in seconds.
     pub(super) dead: String,
-    /// Set: who works.
+    /// Set: identities of the processes.
     pub(super) processes: String,
     processed: String,
     failed: String,
@@ -22,8 +22,8 @@ pub(super) struct SidekiqKeys {
 
 impl SidekiqKeys {
     pub(super) fn new(namespace: &str) -> Self {
-        let before = if namespace.is_empty() { String::new() } else { format!("{namespace}:") };
-        let key = |name: &str| format!("{before}{name}");
+        let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}:") };
+        let key = |name: &str| format!("{prefix}{name}");
         SidekiqKeys {
             queues: key("queues"),
             schedule: key("schedule"),
@@ -32,16 +32,16 @@ impl SidekiqKeys {
             processes: key("processes"),
             processed: key("stat:processed"),
             failed: key("stat:failed"),
-            namespace_prefix: before,
+            namespace_prefix: prefix,
         }
     }
 
-    /// List: entries that are ready, the oldest at its tail.
+    /// Returns the key of a queue. List: ready entries, the oldest at its tail.
     pub(super) fn queue_key(&self, name: &str) -> String {
         format!("{}queue:{name}", self.namespace_prefix)
     }
 
-    /// Counters: of all time and of the day in UTC, first of what was processed, then of what failed.
+    /// Returns the keys of the counters: processed in total and on this UTC day, failed in total and on this day.
     pub(super) fn stat_keys(&self, now: Micros) -> [String; 4] {
         let day = jiff::Timestamp::try_from(from_micros(now)).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         let day = day.strftime("%Y-%m-%d");
@@ -49,7 +49,7 @@ impl SidekiqKeys {
         [processed.clone(), format!("{processed}:{day}"), failed.clone(), format!("{failed}:{day}")]
     }
 
-    /// The rules for a user of the server: duly's own, with Sidekiq's keys and the commands that only they need.
+    /// Returns the ACL rules for a user of the server: duly's `own`, plus Sidekiq's keys and the commands they need.
     pub(super) fn acl_rules(&self, own: &str) -> String {
         let host = node::host_name();
         let keys = ["queues", "queue:*", "schedule", "retry", "dead", "stat:*", "processes", &format!("{host}:*")]
@@ -58,22 +58,22 @@ impl SidekiqKeys {
         format!("{own} {} {commands}", keys.join(" "))
     }
 
-    /// The record of a process, what it runs under both names that Sidekiq has had for it, and what it is told.
+    /// Returns the keys of a process: its record, its work under the new and the old name of the key, and its signals.
     pub(super) fn process_keys(&self, identity: &str) -> [String; 4] {
-        ["", ":work", ":workers", "-signals"].map(|what| format!("{}{identity}{what}", self.namespace_prefix))
+        ["", ":work", ":workers", "-signals"].map(|suffix| format!("{}{identity}{suffix}", self.namespace_prefix))
     }
 }
 
-/// The keys of one queue that scripts name: Sidekiq's, and duly's next to them.
+/// The script keys of one queue: Sidekiq's, and duly's own.
 pub(super) struct EntryKeys<'k> {
     own: &'k QueueKeys,
     sidekiq: &'k SidekiqKeys,
     list: String,
-    /// The hash of the node that the script is about.
+    /// The hash with the entries that the script's node holds.
     held: String,
-    /// See [`Keys::counters`].
+    /// See [`SidekiqKeys::stat_keys`].
     counters: [String; 4],
-    /// Where entries are taken from, and where they go.
+    /// The keys that entries are moved from and to.
     source: &'k str,
     target: &'k str,
 }
@@ -122,7 +122,7 @@ key_set! { EntryKeys<'_>, keys:
     "target" => keys.target,
 }
 
-/// A sorted set of Sidekiq's from which entries go to the dead.
+/// The script keys for moving entries of a sorted set to the dead set.
 pub(super) struct SetKeys<'k> {
     pub(super) source: &'k str,
     pub(super) dead: &'k str,
@@ -130,7 +130,7 @@ pub(super) struct SetKeys<'k> {
 
 key_set! { SetKeys<'_>, keys: "source" => keys.source, "dead" => keys.dead }
 
-/// The keys of one process in Sidekiq's list of them; the last four are those of [`Keys::process`].
+/// The script keys of one process; `process` is from [`SidekiqKeys::process_keys`].
 pub(super) struct ProcessKeys<'k> {
     pub(super) processes: &'k str,
     pub(super) process: [String; 4],
@@ -144,7 +144,7 @@ key_set! { ProcessKeys<'_>, keys:
     "signals" => &keys.process[3],
 }
 
-/// Ours. Hash: fence and number to the entry as it was in its queue, for all that a node holds.
+/// Returns duly's key for the entries that a node holds. Hash: fence and locator to the unchanged entry.
 pub(super) fn held_key(keys: &QueueKeys, node: NodeId) -> String {
     held_key_of(keys, &node.to_string())
 }
@@ -153,7 +153,7 @@ pub(super) fn held_key_of(keys: &QueueKeys, node: &str) -> String {
     format!("{}:{node}", keys.held)
 }
 
-/// Ours. Hash: digest of an entry to how often a node died while it held it, when last, and which.
+/// Returns duly's key for crashes. Hash: digest of an entry to its [`CrashRecord`](super::entry::CrashRecord).
 pub(super) fn crashes_key(keys: &QueueKeys) -> &String {
     &keys.meta
 }
@@ -169,14 +169,14 @@ mod tests {
         let rules = SidekiqKeys::new("").acl_rules(&acl_rules("duly"));
         let allowed: Vec<&str> = rules.split(' ').filter_map(|rule| rule.strip_prefix('+')).collect();
         for command in scripts::ALL.iter().flat_map(|script| script.commands()) {
-            let known = |known: &&str| known.split('|').next() == Some(command.as_str());
-            assert!(allowed.iter().any(known), "{command} is used and not allowed");
+            let is_command = |rule: &&str| rule.split('|').next() == Some(command.as_str());
+            assert!(allowed.iter().any(is_command), "{command} is used but not allowed");
         }
     }
 
     #[test]
     fn stat_keys_contain_the_day() {
-        let [all, day, ..] = SidekiqKeys::new("app").stat_keys(1_893_456_000_000_000);
-        assert_eq!((all.as_str(), day.as_str()), ("app:stat:processed", "app:stat:processed:2030-01-01"));
+        let [total, day, ..] = SidekiqKeys::new("app").stat_keys(1_893_456_000_000_000);
+        assert_eq!((total.as_str(), day.as_str()), ("app:stat:processed", "app:stat:processed:2030-01-01"));
     }
 }

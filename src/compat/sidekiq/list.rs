@@ -1,7 +1,8 @@
-//! List: jobs page by page, place by place. A job that stays where it is appears on one page at least, whatever moves meanwhile.
+//! Lists jobs page by page, section by section. A job that stays at its position appears on at least one page, even if
+//! others move in the meantime.
 
 use super::Sidekiq;
-use super::cursor::{SectionPosition, SidekiqListCursor, entry_digest};
+use super::cursor::{SectionPosition, SidekiqListCursor as ListCursor, entry_digest};
 use crate::clock::Micros;
 use crate::compat::sidekiq::find_job;
 use crate::compat::sidekiq::find_job::{EntryPosition, JobSet, LocatedEntry};
@@ -10,12 +11,12 @@ use crate::job::filter::Matcher;
 use crate::job::{Job, JobRecord, State};
 use crate::store::{Filter, JobPage, PAGE_SIZE, PAGE_SIZE_MAX};
 
-/// Entries looked through in one step.
+/// Entries read at a time.
 const ENTRIES_PER_STEP: usize = 200;
-/// Most entries looked through for one page: one that finds too little is short, and says where to go on.
+/// Most entries scanned for one page; after that the page ends early, with a cursor.
 const SCANNED_MAX: usize = 20_000;
 
-/// The places in which jobs are, in the order of a list.
+/// The sections of a list, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListSection {
     Running,
@@ -44,13 +45,13 @@ impl ListSection {
         }
     }
 
-    /// Every queue has its own.
+    /// Returns whether each queue has its own key for this section.
     fn is_per_queue(self) -> bool {
         !matches!(self, ListSection::Set(_))
     }
 }
 
-/// `list` of the contract.
+/// Implements `Store::list`.
 pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
     if filter.with_details {
         store.state().located.clear();
@@ -62,46 +63,42 @@ pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
     Ok(page)
 }
 
-/// A page of jobs with their failures.
+/// Returns a page of jobs with their failures.
 async fn list_with_failures(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
     let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
-    let mut at = filter
-        .cursor
-        .as_deref()
-        .map(|text| SidekiqListCursor::parse(text, SECTIONS.len()))
-        .transpose()?
-        .unwrap_or_default();
+    let parse = |text: &str| ListCursor::parse(text, SECTIONS.len());
+    let mut cursor = filter.cursor.as_deref().map(parse).transpose()?.unwrap_or_default();
     let mut queues = store.queue_names("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
     let matcher = Matcher::new(filter, store.now());
-    let (mut page, mut looked) = (JobPage::default(), 0);
-    while let Some(place) = SECTIONS.get(at.section).copied() {
-        let wanted = filter.state.is_none_or(|only| only == place.state());
-        let queue = match place.is_per_queue() {
-            true => queues.iter().find(|queue| **queue >= at.queue).cloned(),
+    let (mut page, mut scanned) = (JobPage::default(), 0);
+    while let Some(section) = SECTIONS.get(cursor.section).copied() {
+        let is_wanted = filter.state.is_none_or(|only| only == section.state());
+        let queue = match section.is_per_queue() {
+            true => queues.iter().find(|queue| **queue >= cursor.queue).cloned(),
             false => Some(String::new()),
         };
-        let Some(queue) = queue.filter(|_| wanted) else {
-            at = SidekiqListCursor { section: at.section + 1, ..SidekiqListCursor::default() };
+        let Some(queue) = queue.filter(|_| is_wanted) else {
+            cursor = ListCursor { section: cursor.section + 1, ..ListCursor::default() };
             continue;
         };
-        if queue != at.queue {
-            at = SidekiqListCursor { section: at.section, position: SectionPosition::Start, queue: queue.clone() };
+        if queue != cursor.queue {
+            cursor = ListCursor { section: cursor.section, queue: queue.clone(), ..ListCursor::default() };
         }
-        if page.jobs.len() == limit || looked >= SCANNED_MAX {
-            page.next_cursor = Some(at.encode());
+        if page.jobs.len() == limit || scanned >= SCANNED_MAX {
+            page.next_cursor = Some(cursor.encode());
             return Ok(page);
         }
-        let found = read_section(store, place, &mut at).await?;
-        let short = found.len() < ENTRIES_PER_STEP;
-        looked += found.len();
-        let mut whole = true;
-        for (found, record) in build_records(store, place, &queue, found).await? {
+        let found = read_section(store, section, &mut cursor).await?;
+        let is_last = found.len() < ENTRIES_PER_STEP;
+        scanned += found.len();
+        let mut passed_all = true;
+        for (found, record) in build_records(store, section, &queue, found).await? {
             if page.jobs.len() == limit {
-                whole = false;
+                passed_all = false;
                 break;
             }
-            at.position.advance(&found);
+            cursor.position.advance(&found);
             page.scanned += 1;
             if let Some(record) = record.filter(|record| matcher.matches(record)) {
                 if filter.with_details {
@@ -110,69 +107,66 @@ async fn list_with_failures(store: &Sidekiq, filter: &Filter) -> Result<JobPage>
                 page.jobs.push(record);
             }
         }
-        if whole && short {
-            // A name that no queue has comes right behind this one.
-            at = match place.is_per_queue() {
-                true => SidekiqListCursor {
-                    section: at.section,
-                    position: SectionPosition::Start,
-                    queue: format!("{queue}\0"),
-                },
-                false => SidekiqListCursor { section: at.section + 1, ..SidekiqListCursor::default() },
+        if passed_all && is_last {
+            // `\0` makes the smallest name after this queue, which no queue has.
+            cursor = match section.is_per_queue() {
+                true => ListCursor { section: cursor.section, queue: format!("{queue}\0"), ..ListCursor::default() },
+                false => ListCursor { section: cursor.section + 1, ..ListCursor::default() },
             };
         }
     }
     Ok(page)
 }
 
-/// The next entries: fewer than [`STEP`] only where there are no more.
-async fn read_section(store: &Sidekiq, place: ListSection, at: &mut SidekiqListCursor) -> Result<Vec<LocatedEntry>> {
-    let op = "list";
-    match place {
-        ListSection::Ready => read_ready(store, at).await,
-        ListSection::Set(_) | ListSection::Done => read_scored(store, place, at).await,
+/// Returns the next entries of a section: fewer than [`ENTRIES_PER_STEP`] only if there are no more.
+async fn read_section(store: &Sidekiq, section: ListSection, cursor: &mut ListCursor) -> Result<Vec<LocatedEntry>> {
+    match section {
+        ListSection::Ready => read_ready(store, cursor).await,
+        ListSection::Set(_) | ListSection::Done => read_scored(store, section, cursor).await,
         ListSection::Running => {
-            let keys = store.redis.keys(&at.queue);
-            let mut all =
-                find_job::read_held(store, op, &keys, &find_job::read_holding_nodes(store, op, &keys).await?).await?;
-            if let SectionPosition::Held(fence, number) = at.position {
-                all.retain(|one| matches!(one.position, EntryPosition::Running(_, other, place) if (other.0, place) > (fence, number)));
+            let keys = store.redis.keys(&cursor.queue);
+            let nodes = find_job::read_holding_nodes(store, "list", &keys).await?;
+            let mut held = find_job::read_held(store, "list", &keys, &nodes).await?;
+            if let SectionPosition::Held(fence, locator) = cursor.position {
+                let after = (fence, locator);
+                held.retain(|entry| matches!(entry.position, EntryPosition::Running(_, f, l) if (f.0, l) > after));
             }
-            all.truncate(ENTRIES_PER_STEP);
-            Ok(all)
+            held.truncate(ENTRIES_PER_STEP);
+            Ok(held)
         }
     }
 }
 
-/// Ready entries behind those that were passed.
-async fn read_ready(store: &Sidekiq, at: &mut SidekiqListCursor) -> Result<Vec<LocatedEntry>> {
-    let mut from = 0;
-    if let SectionPosition::Listed(passed, known) = &at.position {
-        // Mostly nothing has moved.
-        let mut found = find_job::read_queue_page(store, "list", &at.queue, passed - 1, ENTRIES_PER_STEP + 1).await?;
-        if found.first().map(entry_digest).as_ref() == known.back() {
+/// Returns the ready entries after those that were passed.
+async fn read_ready(store: &Sidekiq, cursor: &mut ListCursor) -> Result<Vec<LocatedEntry>> {
+    let (mut from, queue) = (0, &cursor.queue);
+    if let SectionPosition::Listed(passed, digests) = &cursor.position {
+        // In the usual case, no entry has moved.
+        let mut found = find_job::read_queue_page(store, "list", queue, passed - 1, ENTRIES_PER_STEP + 1).await?;
+        if found.first().map(entry_digest).as_ref() == digests.back() {
             found.remove(0);
             return Ok(found);
         }
-        from = find_resume_offset(store, &at.queue, *passed, known).await?;
-        at.position = if from == 0 { SectionPosition::Start } else { SectionPosition::Listed(from, known.clone()) };
+        from = find_resume_offset(store, queue, *passed, digests).await?;
+        cursor.position =
+            if from == 0 { SectionPosition::Start } else { SectionPosition::Listed(from, digests.clone()) };
     }
-    find_job::read_queue_page(store, "list", &at.queue, from, ENTRIES_PER_STEP).await
+    find_job::read_queue_page(store, "list", queue, from, ENTRIES_PER_STEP).await
 }
 
-/// How many entries come before the first that was not passed: those behind the last known one that is still there.
-/// It has moved towards the end at which entries are claimed, or a little the other way when some were given back.
+/// Returns the index after the last entry with a known digest, or 0 if none exists any more.
+/// That entry has moved towards the end at which entries are claimed, or a little the other way if some were released.
 async fn find_resume_offset(
     store: &Sidekiq,
     queue: &str,
     passed: usize,
-    known: &std::collections::VecDeque<String>,
+    digests: &std::collections::VecDeque<String>,
 ) -> Result<usize> {
     let mut end = passed + ENTRIES_PER_STEP;
     while end > 0 && passed.saturating_sub(end) < SCANNED_MAX {
         let from = end.saturating_sub(2 * ENTRIES_PER_STEP);
         let found = find_job::read_queue_page(store, "list", queue, from, end - from).await?;
-        if let Some(last) = found.iter().rposition(|one| known.contains(&entry_digest(one))) {
+        if let Some(last) = found.iter().rposition(|entry| digests.contains(&entry_digest(entry))) {
             return Ok(from + last + 1);
         }
         end = from;
@@ -180,27 +174,28 @@ async fn find_resume_offset(
     Ok(0)
 }
 
-/// Entries of a sorted set behind the one that was passed last.
-async fn read_scored(store: &Sidekiq, place: ListSection, at: &SidekiqListCursor) -> Result<Vec<LocatedEntry>> {
-    let SectionPosition::Scored(moment, known) = &at.position else {
-        return read_scored_since(store, place, &at.queue, Micros::MIN, 0).await;
+/// Returns the entries of a sorted set after the last one that was passed.
+async fn read_scored(store: &Sidekiq, section: ListSection, cursor: &ListCursor) -> Result<Vec<LocatedEntry>> {
+    let queue = &cursor.queue;
+    let SectionPosition::Scored(score, digest) = &cursor.position else {
+        return read_scored_since(store, section, queue, Micros::MIN, 0).await;
     };
-    let (mut offset, mut first) = (0, None);
+    let (mut offset, mut first_page) = (0, None);
     loop {
-        let mut found = read_scored_since(store, place, &at.queue, *moment, offset).await?;
-        let of_that_moment = found.iter().take_while(|one| score_of(one) <= *moment).count();
-        if let Some(last) = found[..of_that_moment].iter().position(|one| entry_digest(one) == *known) {
-            // Whole steps, so that a short one means that there are no more.
+        let mut found = read_scored_since(store, section, queue, *score, offset).await?;
+        let same_score = found.iter().take_while(|entry| score_of(entry) <= *score).count();
+        if let Some(last) = found[..same_score].iter().position(|entry| entry_digest(entry) == *digest) {
+            // Always a full page if possible: a short one means that there are no more.
             return match found.len() {
-                ENTRIES_PER_STEP => read_scored_since(store, place, &at.queue, *moment, offset + last + 1).await,
+                ENTRIES_PER_STEP => read_scored_since(store, section, queue, *score, offset + last + 1).await,
                 _ => Ok(found.split_off(last + 1)),
             };
         }
-        let more = of_that_moment == ENTRIES_PER_STEP && offset < SCANNED_MAX;
-        let from_there = first.get_or_insert(found);
-        if !more {
-            // It is gone: others of its moment are shown again.
-            return Ok(std::mem::take(from_there));
+        let has_more = same_score == ENTRIES_PER_STEP && offset < SCANNED_MAX;
+        let first_page = first_page.get_or_insert(found);
+        if !has_more {
+            // The entry is gone, so other entries with its score are shown again.
+            return Ok(std::mem::take(first_page));
         }
         offset += ENTRIES_PER_STEP;
     }
@@ -208,50 +203,51 @@ async fn read_scored(store: &Sidekiq, place: ListSection, at: &SidekiqListCursor
 
 fn score_of(found: &LocatedEntry) -> Micros {
     match found.position {
-        EntryPosition::Schedule(at) | EntryPosition::Retry(at) | EntryPosition::Dead(at) | EntryPosition::Done(at) => {
-            at
-        }
+        EntryPosition::Schedule(score)
+        | EntryPosition::Retry(score)
+        | EntryPosition::Dead(score)
+        | EntryPosition::Done(score) => score,
         EntryPosition::Ready | EntryPosition::Running(..) => Micros::MIN,
     }
 }
 
-/// Entries of a sorted set from a moment on, without the first few.
+/// Returns the entries of a sorted set with this score or more, without the first `offset`.
 async fn read_scored_since(
     store: &Sidekiq,
-    place: ListSection,
+    section: ListSection,
     queue: &str,
-    moment: Micros,
+    score: Micros,
     offset: usize,
 ) -> Result<Vec<LocatedEntry>> {
-    match place {
-        ListSection::Set(set) => find_job::read_set_since(store, "list", set, moment, offset, ENTRIES_PER_STEP).await,
-        _ => find_job::read_done_since(store, "list", &store.redis.keys(queue), moment, offset, ENTRIES_PER_STEP).await,
+    match section {
+        ListSection::Set(set) => find_job::read_set_since(store, "list", set, score, offset, ENTRIES_PER_STEP).await,
+        _ => find_job::read_done_since(store, "list", &store.redis.keys(queue), score, offset, ENTRIES_PER_STEP).await,
     }
 }
 
-/// Entries with the jobs in them, and where they were.
+/// Pairs entries with their jobs; `None` if an entry is unreadable.
 async fn build_records(
     store: &Sidekiq,
-    place: ListSection,
+    section: ListSection,
     queue: &str,
     found: Vec<LocatedEntry>,
 ) -> Result<Vec<(LocatedEntry, Option<JobRecord>)>> {
-    let crashes = match place {
+    let crashes = match section {
         ListSection::Running | ListSection::Ready => {
             let keys = store.redis.keys(queue);
-            find_job::read_crashes(store, "list", &keys, found.iter().map(|one| &one.bytes[..])).await?
+            find_job::read_crashes(store, "list", &keys, found.iter().map(|entry| &entry.bytes[..])).await?
         }
         ListSection::Set(_) | ListSection::Done => found.iter().map(|_| None).collect(),
     };
-    let whole = found.into_iter().zip(crashes).map(|(found, crash)| {
+    let records = found.into_iter().zip(crashes).map(|(found, crash)| {
         let record = found.to_record(crash.as_ref());
         (found, record)
     });
-    Ok(whole.collect())
+    Ok(records.collect())
 }
 
-/// Notes where an entry was: who asks for whole jobs moves them, and deletes them right after. Of two with one id and moment
-/// the first is moved first.
+/// Remembers the position of an entry: a transfer lists jobs with details, and deletes them right after.
+/// If two entries have the same id and push time, the first is transferred first.
 fn remember_location(store: &Sidekiq, job: &Job, found: LocatedEntry) {
     store.state().located.entry((job.id, job.pushed)).or_insert(found);
 }

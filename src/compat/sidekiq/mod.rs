@@ -1,12 +1,12 @@
-//! A store on Sidekiq's own keys and JSON: the same queues, sets and counters, beside Ruby's processes.
+//! A store on Sidekiq's own keys and JSON. It shares queues, sets and counters with Ruby processes.
 //!
-//! Jobs live where Sidekiq has them. What Sidekiq has no place for is kept under keys of duly's own beside them: what a node
-//! holds and under which lease, ids that were pushed, pauses, locks, calls; that part is the Redis store itself, under the
-//! prefix `duly:sidekiq`.
+//! Jobs stay in Sidekiq's keys. duly's own keys hold what Sidekiq cannot express: held jobs and their leases,
+//! pushed ids, pauses, locks and calls. The Redis store manages those, under the prefix `duly:sidekiq`.
 //!
-//! Life of an entry: `push` puts it into its queue or the schedule; `claim` promotes what is due, in one step for each queue,
-//! then moves the oldest entries whose kind the worker knows into a hash of its node, untouched; `settle` takes it from there
-//! to nowhere, to the retries, to the dead, or back. A node that dies leaves its hash to whoever looks next.
+//! The life of an entry: `push` adds it to its queue or to the schedule. `claim` promotes due entries, in one operation
+//! per queue, then moves the oldest entries with a kind of the worker, unchanged, into a hash of its node. `settle`
+//! removes an entry from there, or moves it to the retry set, the dead set or its queue. Another node takes back a dead
+//! node's hash.
 
 mod claim;
 mod counts;
@@ -48,10 +48,10 @@ use crate::store::{
     Recipient, Store, StoreOptions, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
 };
 
-/// What our own keys beside Sidekiq's begin with, behind the prefix of the URL.
+/// Prefix of duly's own keys, after the prefix of the URL.
 const OWN_PREFIX: &str = "sidekiq";
 
-/// Options of its URL.
+/// URL options of this system.
 pub(super) const URL_OPTIONS: &[&str] = &["namespace"];
 
 /// A store on Sidekiq's keys.
@@ -61,38 +61,38 @@ pub(crate) struct Sidekiq {
     state: Mutex<SidekiqState>,
 }
 
-/// What this process remembers; all of it can be learnt again.
+/// Cached state of this process; all of it can be rebuilt.
 #[derive(Default)]
 struct SidekiqState {
-    /// What nodes of ours hold, by queue.
+    /// Entries held by the nodes of this process, by queue.
     held: HashMap<NodeId, HashMap<String, HashMap<HoldId, HeldEntry>>>,
-    /// How long a node of ours waits before it looks into an empty queue again.
+    /// How long each node waits before it polls an empty queue again.
     poll_waits: HashMap<(NodeId, String), Duration>,
-    /// Nodes of ours that Sidekiq can see.
+    /// The nodes of this process that are registered as Sidekiq processes.
     processes: HashMap<NodeId, process::ProcessStatus>,
-    /// Where the entries were that a mover has listed last, by id and the moment of their push: an id may be there twice.
+    /// Positions of the entries that a transfer listed last, by id and push time: an id may occur twice.
     located: HashMap<(JobId, SystemTime), find_job::LocatedEntry>,
-    /// What was said of queues that take nothing.
+    /// Queues with a recent warning that due jobs cannot enter them.
     warned_queues: promote::WarnedQueues,
 }
 
-/// A held entry's name in its queue: fence, number.
+/// Identifies a held entry in its queue: fence, locator.
 type HoldId = (u64, i64);
 
-/// An entry in a node's hands.
+/// An entry held by a node.
 struct HeldEntry {
     entry: Vec<u8>,
     claimed_at: Micros,
 }
 
 impl SidekiqState {
-    /// What this end is about, if a node of ours holds it.
+    /// Returns the entry of this attempt, if a node of this process holds it.
     fn held_entry(&self, node: NodeId, end: &AttemptEnd) -> Option<&HeldEntry> {
         self.held.get(&node)?.get(&end.queue)?.get(&(end.fence.0, end.locator))
     }
 }
 
-/// Sidekiq's namespace, and what our own keys beside its begin with.
+/// Returns Sidekiq's namespace and the prefix of duly's own keys.
 fn key_prefixes(options: &StoreOptions) -> Result<(&str, String)> {
     let namespace = url_option(&options.system_options, "namespace").unwrap_or_default();
     if namespace.is_empty() {
@@ -103,14 +103,14 @@ fn key_prefixes(options: &StoreOptions) -> Result<(&str, String)> {
 }
 
 impl Sidekiq {
-    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
+    pub(crate) async fn open(server: RedisUrl, options: &StoreOptions) -> Result<Self> {
         let (namespace, prefix) = key_prefixes(options)?;
         let own = StoreOptions { prefix, ..options.clone() };
-        let redis = Box::pin(Redis::open(place, &own)).await?;
+        let redis = Box::pin(Redis::open(server, &own)).await?;
         Ok(Sidekiq { redis, keys: SidekiqKeys::new(namespace), state: Mutex::default() })
     }
 
-    /// What a user of the server must be allowed.
+    /// Returns the ACL rules that a user of the server needs.
     pub(crate) fn acl_rules(options: &StoreOptions) -> Result<String> {
         let (namespace, prefix) = key_prefixes(options)?;
         Ok(SidekiqKeys::new(namespace).acl_rules(&acl_rules(&prefix)))
@@ -128,48 +128,48 @@ impl Sidekiq {
         self.redis.now()
     }
 
-    /// Runs a script once.
+    /// Runs a script without retries.
     async fn run_script(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         script: &Script,
         cmd: &Cmd,
     ) -> Result<ScriptReply> {
-        self.redis.run_script(op, way, 0, script, cmd).await
+        self.redis.run_script(op, role, 0, script, cmd).await
     }
 
-    /// Asks something that changes nothing.
+    /// Sends a read-only command, and retries it if the reply is lost.
     async fn send_idempotent(&self, op: &'static str, cmd: &Cmd) -> Result<Value> {
         self.redis.send_idempotent(op, ConnectionRole::Client, 0, cmd).await
     }
 
-    /// The names of all queues: Sidekiq's, and those that only nodes of ours know yet.
+    /// Returns the names of all queues: Sidekiq's, and those that only duly has registered.
     async fn queue_names(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.keys.queues);
-        let theirs: BTreeSet<String> = convert_reply(op, self.send_idempotent(op, &cmd).await?)?;
-        let ours = self.redis.queue_names(op).await?;
-        Ok(theirs.into_iter().chain(ours).collect::<BTreeSet<_>>().into_iter().collect())
+        let sidekiq: BTreeSet<String> = convert_reply(op, self.send_idempotent(op, &cmd).await?)?;
+        let own = self.redis.queue_names(op).await?;
+        Ok(sidekiq.into_iter().chain(own).collect::<BTreeSet<_>>().into_iter().collect())
     }
 }
 
-/// An answer of the server as what it should be.
+/// Converts a reply of the server to the expected type.
 fn convert_reply<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
     redis::from_redis_value(value).map_err(|e| Error::Store {
         op,
-        reason: "the server gave an answer that duly does not understand".into(),
+        reason: "the server's reply has an unexpected type".into(),
         source: Some(Box::new(e)),
     })
 }
 
-/// Why a queue is not for us: as `mixed` in the scripts says it.
-fn mixed_list_error(queue: &str, why: &str) -> Error {
-    let reason = match why {
+/// Returns the error for a list that does not hold Sidekiq jobs; `check_list` in the scripts returns the reason.
+fn mixed_list_error(queue: &str, reason: &str) -> Error {
+    let reason = match reason {
         "items" => format!(
-            "{queue:?} holds items of Redis in Action: a list cannot have two formats, each side would destroy what the other puts there. Use another queue, or redis-in-action:// for this one"
+            "{queue:?} holds items of Redis in Action: a list cannot have two formats, since each system would destroy the entries of the other; use another queue, or redis-in-action:// for this one"
         ),
-        _ => format!("{queue:?}: what is in its place is not a list, so it is no queue of Sidekiq"),
+        _ => format!("{queue:?} is not a Sidekiq queue: its key is not a list"),
     };
     Error::invalid("queue", reason)
 }
@@ -222,16 +222,16 @@ impl Store for Sidekiq {
         settle::prune(self, queue, done_max).await
     }
 
-    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        self.redis.set_transfer_mark(queue, mover, to).await
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        self.redis.set_transfer_mark(queue, transfer_id, to).await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
         transfer::transfer_in(self, &batch).await
     }
 
-    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        transfer::transfer_out(self, queue, mover, &jobs).await
+    async fn transfer_out(&self, queue: &str, id: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        transfer::transfer_out(self, queue, id, &jobs).await
     }
 
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
@@ -250,20 +250,20 @@ impl Store for Sidekiq {
         self.redis.subscribe_wakes(node).await
     }
 
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        self.redis.lock(ask).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        self.redis.lock(request).await
     }
 
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        self.redis.extend_locks(asks).await
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        self.redis.extend_locks(requests).await
     }
 
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        self.redis.unlock(ask).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        self.redis.unlock(request).await
     }
 
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        self.redis.cancel_wait(ask).await
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        self.redis.cancel_wait(request).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -274,8 +274,8 @@ impl Store for Sidekiq {
         self.redis.break_lock(name).await
     }
 
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        self.redis.announce(guest).await
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        self.redis.announce(peer).await
     }
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {

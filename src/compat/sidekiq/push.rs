@@ -1,4 +1,4 @@
-//! Push: each job into its own queue, or the schedule, in one step per queue.
+//! Pushes jobs into their queues or the schedule, with one operation per queue.
 
 use std::collections::HashSet;
 
@@ -12,76 +12,75 @@ use crate::job::push::{Due, Push, PushResult};
 use crate::job::{JobId, Priority};
 use crate::store::redis::{ScriptReply, partially_applied};
 
-/// How often a push is sent again whose answer was lost.
+/// Most times a push is sent again after its reply was lost.
 const RESENDS_MAX: usize = 3;
-/// Up to so many entries in a queue and the sets are looked through for an id that somebody has chosen; beyond that only
-/// those count that are remembered.
+/// Most entries of a queue and the sets that are scanned for a caller's own id; with more, only remembered ids count.
 const ID_SCAN_MAX: usize = 10_000;
-/// The latest moment that a score can tell apart from its neighbours, and the longest delay.
-const MOMENT_MAX: Micros = 4_000_000_000_000_000;
+/// The latest time at which a score still has microsecond precision, and the longest delay.
+const DUE_MAX: Micros = 4_000_000_000_000_000;
 
-/// A job as it is sent.
+/// A job ready to be sent.
 struct PreparedJob {
     index: usize,
     id: JobId,
     entry: String,
-    /// When it is due: a moment, or `+` and a delay; `None` is now.
+    /// The due time, or `+` and a delay; `None` means now.
     due: Option<String>,
 }
 
-/// `push` of the contract.
+/// Implements `Store::push`.
 pub(super) async fn push(store: &Sidekiq, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
     let now = store.now();
     let mut queues: Vec<(&str, Vec<PreparedJob>)> = Vec::new();
-    for (at, job) in jobs.iter().enumerate() {
+    for (index, job) in jobs.iter().enumerate() {
         check_supported(job)?;
         let due = due_argument(job.due, now);
-        let entry = entry::encode_push(job, now, due.is_none()).map_err(|why| Error::invalid("args", why))?;
-        let ready = PreparedJob { index: at, id: job.id, entry, due };
+        let entry = entry::encode_push(job, now, due.is_none()).map_err(|error| Error::invalid("args", error))?;
+        let prepared = PreparedJob { index, id: job.id, entry, due };
         match queues.iter_mut().find(|(queue, _)| *queue == job.queue) {
-            Some((_, of_queue)) => of_queue.push(ready),
-            None => queues.push((&job.queue, vec![ready])),
+            Some((_, of_queue)) => of_queue.push(prepared),
+            None => queues.push((&job.queue, vec![prepared])),
         }
     }
-    let mut answers: Vec<Option<PushResult>> = jobs.iter().map(|_| None).collect();
-    for (no, (queue, ready)) in queues.into_iter().enumerate() {
-        let pushed = push_queue(store, queue, &jobs, ready, &mut answers).await;
-        pushed.map_err(|error| if no > 0 { partially_applied(error) } else { error })?;
+    let mut results: Vec<Option<PushResult>> = jobs.iter().map(|_| None).collect();
+    for (queue_index, (queue, prepared)) in queues.into_iter().enumerate() {
+        let pushed = push_queue(store, queue, &jobs, prepared, &mut results).await;
+        pushed.map_err(|error| if queue_index > 0 { partially_applied(error) } else { error })?;
     }
-    Ok(answers.into_iter().zip(&jobs).map(|(answer, job)| answer.unwrap_or(PushResult::New(job.id))).collect())
+    Ok(results.into_iter().zip(&jobs).map(|(result, job)| result.unwrap_or(PushResult::New(job.id))).collect())
 }
 
-/// Pushes the jobs of one queue, all but those that are there already, and answers each.
+/// Pushes the jobs of one queue that do not exist yet, and sets the result of each.
 async fn push_queue(
     store: &Sidekiq,
     queue: &str,
     jobs: &[Push],
-    mut ready: Vec<PreparedJob>,
-    answers: &mut [Option<PushResult>],
+    mut prepared: Vec<PreparedJob>,
+    results: &mut [Option<PushResult>],
 ) -> Result<()> {
     let chosen: HashSet<JobId> =
-        ready.iter().map(|one| &jobs[one.index]).filter(|job| !job.has_fresh_id).map(|j| j.id).collect();
-    let there = find_job::find_existing_ids(store, "push", queue, &chosen, ID_SCAN_MAX).await?;
-    let mut seen = HashSet::with_capacity(ready.len());
-    ready.retain(|one| {
-        let is_new = !there.contains(&one.id) && seen.insert(one.id);
+        prepared.iter().map(|job| &jobs[job.index]).filter(|push| !push.has_fresh_id).map(|push| push.id).collect();
+    let existing = find_job::find_existing_ids(store, "push", queue, &chosen, ID_SCAN_MAX).await?;
+    let mut seen = HashSet::with_capacity(prepared.len());
+    prepared.retain(|job| {
+        let is_new = !existing.contains(&job.id) && seen.insert(job.id);
         if !is_new {
-            answers[one.index] = Some(PushResult::Existing(one.id));
+            results[job.index] = Some(PushResult::Existing(job.id));
         }
         is_new
     });
-    let known = send(store, queue, &ready, !chosen.is_empty()).await?;
-    for one in &ready {
-        let is_new = jobs[one.index].has_fresh_id || !known.contains(&one.id);
-        answers[one.index] = Some(if is_new { PushResult::New(one.id) } else { PushResult::Existing(one.id) });
+    let remembered = send(store, queue, &prepared, !chosen.is_empty()).await?;
+    for job in &prepared {
+        let is_new = jobs[job.index].has_fresh_id || !remembered.contains(&job.id);
+        results[job.index] = Some(if is_new { PushResult::New(job.id) } else { PushResult::Existing(job.id) });
     }
     Ok(())
 }
 
-/// What Sidekiq's format has no place for is refused: whoever runs the job would not keep to it.
+/// Rejects options that Sidekiq's format cannot express: a Ruby process that runs the job would ignore them.
 pub(super) fn check_supported(job: &Push) -> Result<()> {
     if job.priority != Priority::Normal {
-        return Err(Error::invalid("priority", "Sidekiq has none within a queue; use a queue of its own"));
+        return Err(Error::invalid("priority", "Sidekiq has no priorities within a queue; use a separate queue"));
     }
     if job.unique.is_some() {
         let reason =
@@ -91,56 +90,57 @@ pub(super) fn check_supported(job: &Push) -> Result<()> {
     Ok(())
 }
 
-/// Sends what goes into one queue, again if the answer is lost. Answers which ids were known: of a job that is there because
-/// of the lost one nobody can tell, unless its id was made just now.
-async fn send(store: &Sidekiq, queue: &str, ready: &[PreparedJob], chosen: bool) -> Result<HashSet<JobId>> {
-    if ready.is_empty() {
+/// Sends the jobs of one queue, again if the reply is lost. Returns the ids that already existed.
+///
+/// After a lost reply, these may include jobs of the first request; only a fresh id shows that a job is new.
+async fn send(store: &Sidekiq, queue: &str, prepared: &[PreparedJob], chosen: bool) -> Result<HashSet<JobId>> {
+    if prepared.is_empty() {
         return Ok(HashSet::new());
     }
     let mut lost = false;
     for _ in 0..RESENDS_MAX {
-        match send_once(store, queue, ready, chosen || lost).await {
+        match send_once(store, queue, prepared, chosen || lost).await {
             Err(Error::Unknown { source, .. }) if store.redis.options().replicas == 0 => {
-                tracing::debug!(?source, "the answer to a push was lost; it is sent again");
+                tracing::debug!(?source, "the reply to a push was lost; sending it again");
                 lost = true;
             }
-            // The one whose answer was lost may be in, whatever becomes of this one.
+            // The request with the lost reply may have been applied, even though this one failed.
             Err(error) if lost => return Err(partially_applied(error)),
             other => return Ok(other?.ids()?.into_iter().collect()),
         }
     }
-    let last = send_once(store, queue, ready, true).await.map_err(partially_applied)?.ids()?;
-    Ok(last.into_iter().collect())
+    let existing = send_once(store, queue, prepared, true).await.map_err(partially_applied)?.ids()?;
+    Ok(existing.into_iter().collect())
 }
 
-async fn send_once(store: &Sidekiq, queue: &str, ready: &[PreparedJob], look: bool) -> Result<ScriptReply> {
+async fn send_once(store: &Sidekiq, queue: &str, prepared: &[PreparedJob], check_ids: bool) -> Result<ScriptReply> {
     let keys = store.redis.register_queue("push", queue).await?;
     let mut cmd = PUSH.call(&EntryKeys::new(&store.keys, &keys));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember)).arg(queue);
-    cmd.arg(u8::from(look)).arg(ready.iter().filter(|one| one.due.is_none()).count());
-    for one in ready.iter().filter(|one| one.due.is_none()) {
-        cmd.arg(one.id.as_bytes()).arg(&one.entry);
+    cmd.arg(u8::from(check_ids)).arg(prepared.iter().filter(|job| job.due.is_none()).count());
+    for job in prepared.iter().filter(|job| job.due.is_none()) {
+        cmd.arg(job.id.as_bytes()).arg(&job.entry);
     }
-    for (one, due) in ready.iter().filter_map(|one| Some((one, one.due.as_ref()?))) {
-        cmd.arg(one.id.as_bytes()).arg(&one.entry).arg(due);
+    for (job, due) in prepared.iter().filter_map(|job| Some((job, job.due.as_ref()?))) {
+        cmd.arg(job.id.as_bytes()).arg(&job.entry).arg(due);
     }
     let value = store.redis.send_replicated("push", &keys, Some(&PUSH), &[cmd]).await?;
     let mut reply = store.redis.parse_reply("push", value)?;
     match reply.text()?.as_str() {
         "" => Ok(reply),
-        why => Err(mixed_list_error(queue, why)),
+        reason => Err(mixed_list_error(queue, reason)),
     }
 }
 
-/// When a job falls due, as scripts take it; `None` is now.
+/// Returns the script argument for a due time; `None` means now.
 pub(super) fn due_argument(due: Due, now: Micros) -> Option<String> {
     match due {
         Due::Now => None,
         Due::After(delay) if delay.is_zero() => None,
-        Due::After(delay) => Some(format!("+{}", micros(delay).min(MOMENT_MAX))),
-        Due::At(moment) => {
-            let moment = to_micros(moment).clamp(0, 2 * MOMENT_MAX);
-            (moment > now).then(|| moment.to_string())
+        Due::After(delay) => Some(format!("+{}", micros(delay).min(DUE_MAX))),
+        Due::At(time) => {
+            let due = to_micros(time).clamp(0, 2 * DUE_MAX);
+            (due > now).then(|| due.to_string())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
+//! Settles attempts, each only if its node still holds the entry under that fence; and prunes done jobs.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys};
 use crate::store::{AttemptEnd, PRUNE_MAX};
 
-/// `settle` of the contract: one step per queue.
+/// Implements `Store::settle`, with one operation per queue.
 pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for (queue, ends) in AttemptEnd::group_by_queue(&ends) {
@@ -27,33 +27,33 @@ pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<AttemptEnd>)
 async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&AttemptEnd]) -> Result<Vec<JobId>> {
     let keys = store.redis.keys(queue);
     let is_plain = |end: &AttemptEnd| end.outcome == Outcome::Ack && end.keep.is_zero() && end.crashes == 0;
-    // Said twice: the first counts.
+    // If an attempt is settled twice in one batch, the first outcome counts.
     let mut seen = HashSet::with_capacity(ends.len());
-    let (ends, twice): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) =
+    let (ends, duplicates): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) =
         ends.iter().copied().partition(|end| seen.insert((end.fence, end.locator)));
     let (plain, others): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) = ends.iter().copied().partition(|end| is_plain(end));
-    // Of what Ruby has pushed, Ruby keeps no account either.
-    let ours: Vec<&&AttemptEnd> =
+    // Ids of jobs pushed by Ruby need not be remembered: Ruby does not deduplicate pushes.
+    let remembered: Vec<&&AttemptEnd> =
         ends.iter().filter(|end| end.outcome == Outcome::Ack && id::is_duly_id(end.id)).collect();
-    let mut cmd = settle_command(store, &keys, node, plain.len(), ours.len());
+    let mut cmd = settle_command(store, &keys, node, plain.len(), remembered.len());
     for end in &plain {
         cmd.arg(held_field(end.fence, end.locator));
     }
-    for end in ours {
+    for end in remembered {
         cmd.arg(end.id.as_bytes());
     }
     for end in &others {
         append_outcome(store, node, &keys, end, &mut cmd).await?;
     }
     let mut reply = store.run_script("settle", ConnectionRole::Worker, &SETTLE, &cmd).await?;
-    let all: Vec<&AttemptEnd> = plain.into_iter().chain(others).collect();
-    let places = reply.list()?;
-    let place = |text: &Option<Vec<u8>>| std::str::from_utf8(text.as_deref()?).ok()?.parse::<usize>().ok();
+    let sent: Vec<&AttemptEnd> = plain.into_iter().chain(others).collect();
+    let lost_numbers = reply.list()?;
+    let parse = |text: &Option<Vec<u8>>| std::str::from_utf8(text.as_deref()?).ok()?.parse::<usize>().ok();
     let mut lost: Vec<JobId> =
-        places.iter().filter_map(place).filter_map(|place| all.get(place - 1)).map(|end| end.id).collect();
-    lost.extend(twice.iter().map(|end| end.id));
-    let mut known = store.state();
-    if let Some(held) = known.held.get_mut(&node).and_then(|held| held.get_mut(queue)) {
+        lost_numbers.iter().filter_map(parse).filter_map(|number| sent.get(number - 1)).map(|end| end.id).collect();
+    lost.extend(duplicates.iter().map(|end| end.id));
+    let mut state = store.state();
+    if let Some(held) = state.held.get_mut(&node).and_then(|held| held.get_mut(queue)) {
         for end in &ends {
             held.remove(&(end.fence.0, end.locator));
         }
@@ -69,12 +69,12 @@ fn settle_command(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize,
     cmd
 }
 
-/// What names a held entry in its hash.
-pub(super) fn held_field(fence: Fence, place: i64) -> String {
-    format!("{:016}:{place:04}", fence.0)
+/// Returns the field of a held entry in the hash of its node.
+pub(super) fn held_field(fence: Fence, locator: i64) -> String {
+    format!("{:016}:{locator:04}", fence.0)
 }
 
-/// One outcome: field, outcome, time, entry, id.
+/// Appends the script arguments of one outcome: field, outcome, time, entry, id.
 async fn append_outcome(
     store: &Sidekiq,
     node: NodeId,
@@ -83,33 +83,33 @@ async fn append_outcome(
     cmd: &mut Cmd,
 ) -> Result<()> {
     let bytes = read_entry(store, node, keys, end).await?;
-    let read = entry::parse_entry(&end.queue, &bytes, None).ok();
+    let parsed = entry::parse_entry(&end.queue, &bytes, None).ok();
     let failed = |error: &str| {
         let now = store.now();
-        let failed = EntryFailure { queue: &end.queue, now, node, error, crashes: end.crashes };
-        entry::fail_entry(&bytes, &failed).unwrap_or_else(|why| entry::wrap_unreadable(&end.queue, &bytes, &why, now))
+        let failure = EntryFailure { queue: &end.queue, now, node, error, crashes: end.crashes };
+        entry::fail_entry(&bytes, &failure).unwrap_or_else(|e| entry::wrap_unreadable(&end.queue, &bytes, &e, now))
     };
-    let leaves_nothing = read.is_some_and(|read| read.skips_dead_set);
+    let skips_dead_set = parsed.is_some_and(|entry| entry.skips_dead_set);
     let (outcome, time, new) = match &end.outcome {
         Outcome::Ack if end.keep.is_zero() => ("a", 0, String::new()),
         Outcome::Ack => ("k", micros(end.keep), String::new()),
-        Outcome::Bury { .. } if leaves_nothing => ("d", 0, String::new()),
+        Outcome::Bury { .. } if skips_dead_set => ("d", 0, String::new()),
         Outcome::Bury { error } => ("b", 0, failed(error)),
         Outcome::Retry { after, error } => ("r", micros(*after), failed(error)),
         Outcome::Release { after } if after.is_zero() => ("l", 0, String::new()),
         Outcome::Release { after } => {
-            let put_off = entry::schedule_entry(&bytes, end.crashes);
-            ("w", micros(*after), put_off.unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned()))
+            let scheduled = entry::schedule_entry(&bytes, end.crashes);
+            ("w", micros(*after), scheduled.unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned()))
         }
     };
     cmd.arg(held_field(end.fence, end.locator)).arg(outcome).arg(time).arg(new).arg(end.id.as_bytes());
     Ok(())
 }
 
-/// The entry that an end is about: as we remember it, or as the store has it. Empty if nobody does: then it is lost.
+/// Returns the entry of an attempt, from the cache or from the server. Empty if the node no longer holds it.
 async fn read_entry(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &AttemptEnd) -> Result<Vec<u8>> {
-    if let Some(kept) = store.state().held_entry(node, end) {
-        return Ok(kept.entry.clone());
+    if let Some(held) = store.state().held_entry(node, end) {
+        return Ok(held.entry.clone());
     }
     let mut cmd = redis::cmd("HGET");
     cmd.arg(keys::held_key(keys, node)).arg(held_field(end.fence, end.locator));
@@ -118,28 +118,28 @@ async fn read_entry(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &Attem
     Ok(entry.unwrap_or_default())
 }
 
-/// Buries what was claimed and is no job. If that fails it stays held, and is tried again by whoever comes next.
+/// Buries claimed entries that are not valid jobs. If that fails, they stay held until a node takes them back.
 pub(super) async fn bury_unreadable(
     store: &Sidekiq,
     node: NodeId,
     keys: &QueueKeys,
     fence: Fence,
-    strange: &[(i64, String)],
+    unreadable: &[(i64, String)],
 ) {
-    if strange.is_empty() {
+    if unreadable.is_empty() {
         return;
     }
-    tracing::warn!(queue = %keys.queue, entries = strange.len(), "entries that are no jobs: they are among the dead now");
+    tracing::warn!(queue = %keys.queue, entries = unreadable.len(), "moving unreadable entries to the dead set");
     let mut cmd = settle_command(store, keys, node, 0, 0);
-    for (place, new) in strange {
-        cmd.arg(held_field(fence, *place)).arg("b").arg(0).arg(new).arg("");
+    for (locator, new) in unreadable {
+        cmd.arg(held_field(fence, *locator)).arg("b").arg(0).arg(new).arg("");
     }
     if let Err(error) = store.run_script("settle", ConnectionRole::Worker, &SETTLE, &cmd).await {
-        tracing::warn!(%error, "they stay held for now");
+        tracing::warn!(%error, "cannot bury unreadable entries; they stay held");
     }
 }
 
-/// `prune` of the contract.
+/// Implements `Store::prune`.
 pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.redis.keys(queue);
     let mut cmd = PRUNE.call(&EntryKeys::new(&store.keys, &keys));

@@ -1,5 +1,5 @@
-//! A queue on its way to another store, or from one. Its mark and the note of a move are under our own keys: they hold up
-//! duly's nodes, not Ruby's, which are to be stopped before.
+//! Transfer of a queue to or from another store. The transfer mark and the checkpoint are in duly's own keys: they
+//! block duly nodes, but not Ruby processes, which must be stopped first.
 
 use std::collections::HashSet;
 use std::time::SystemTime;
@@ -15,39 +15,39 @@ use crate::node::NodeId;
 use crate::store::redis::ConnectionRole;
 use crate::store::{TransferBatch, TransferBatchResult};
 
-/// `move_in` of the contract.
+/// Implements `Store::transfer_in`.
 pub(super) async fn transfer_in(store: &Sidekiq, batch: &TransferBatch) -> Result<TransferBatchResult> {
-    let only_looks = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
-    let keys = match only_looks {
+    let is_read_only = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
+    let keys = match is_read_only {
         true => store.redis.keys(&batch.queue),
-        false => store.redis.register_queue("move_in", &batch.queue).await?,
+        false => store.redis.register_queue("transfer_in", &batch.queue).await?,
     };
     let mut cmd = TRANSFER_IN.call(&EntryKeys::new(&store.keys, &keys));
-    let note = |note: &Option<String>| note.clone().unwrap_or_default();
+    let text = |checkpoint: &Option<String>| checkpoint.clone().unwrap_or_default();
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("transfer:{}", batch.checkpoint.begun_by));
-    cmd.arg(note(&batch.checkpoint.expected))
-        .arg(note(&batch.checkpoint.replacement))
+    cmd.arg(text(&batch.checkpoint.expected))
+        .arg(text(&batch.checkpoint.replacement))
         .arg(format!("{:016}", batch.fence_floor.0));
     cmd.arg(&batch.queue).arg(micros(store.redis.options().remember));
     for record in &*batch.jobs {
         check_supported(record)?;
-        let (place, moment) = target_key(record);
-        let entry = entry::encode_record(record).map_err(|why| Error::invalid("args", why))?;
-        cmd.arg(record.job.id.as_bytes()).arg(place).arg(moment).arg(entry);
+        let (target, score) = target_key(record);
+        let entry = entry::encode_record(record).map_err(|error| Error::invalid("args", error))?;
+        cmd.arg(record.job.id.as_bytes()).arg(target).arg(score).arg(entry);
     }
-    let value = store.redis.send_replicated("move_in", &keys, Some(&TRANSFER_IN), &[cmd]).await?;
-    let mut reply = store.redis.parse_reply("move_in", value)?;
-    let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
-    match answer.as_str() {
-        "yes" => Ok(TransferBatchResult::Applied { skipped: ids }),
-        "lost" => Ok(TransferBatchResult::CheckpointMismatch((!note.is_empty()).then_some(note))),
-        why => Err(mixed_list_error(&batch.queue, why)),
+    let value = store.redis.send_replicated("transfer_in", &keys, Some(&TRANSFER_IN), &[cmd]).await?;
+    let mut reply = store.redis.parse_reply("transfer_in", value)?;
+    let (status, skipped, checkpoint) = (reply.text()?, reply.ids()?, reply.text()?);
+    match status.as_str() {
+        "yes" => Ok(TransferBatchResult::Applied { skipped }),
+        "lost" => Ok(TransferBatchResult::CheckpointMismatch((!checkpoint.is_empty()).then_some(checkpoint))),
+        reason => Err(mixed_list_error(&batch.queue, reason)),
     }
 }
 
 fn check_supported(record: &JobRecord) -> Result<()> {
     if record.job.priority != Priority::Normal {
-        return Err(Error::invalid("priority", format!("job {} has one, and Sidekiq has none", record.job.id)));
+        return Err(Error::invalid("priority", format!("job {} has a priority, and Sidekiq has none", record.job.id)));
     }
     match &record.job.unique {
         Some(_) if !record.state.is_final() => {
@@ -57,7 +57,7 @@ fn check_supported(record: &JobRecord) -> Result<()> {
     }
 }
 
-/// The place that a job goes to, as the script names it, and its time there.
+/// Returns the script's name for the key that a job goes to, and its score there.
 fn target_key(record: &JobRecord) -> (&'static str, i64) {
     let ended = to_micros(record.ended.unwrap_or(record.due));
     match record.state {
@@ -69,44 +69,44 @@ fn target_key(record: &JobRecord) -> (&'static str, i64) {
     }
 }
 
-/// `move_out` of the contract: place by place, each entry only if it is still there.
+/// Implements `Store::transfer_out`: removes each entry only if it is still at its position.
 pub(super) async fn transfer_out(
     store: &Sidekiq,
     queue: &str,
-    mover: NodeId,
+    transfer_id: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
-    let mut seen: Vec<_> = {
-        let known = store.state();
-        jobs.iter().filter_map(|job| Some((*job, known.located.get(job)?.clone()))).collect()
+    let mut located: Vec<_> = {
+        let state = store.state();
+        jobs.iter().filter_map(|job| Some((*job, state.located.get(job)?.clone()))).collect()
     };
-    // What was not seen is an earlier mover's.
+    // Jobs without a known position were listed by an earlier process of this transfer.
     let mut unknown: HashSet<_> = jobs.iter().copied().collect();
-    seen.iter().for_each(|(job, _)| _ = unknown.remove(job));
-    seen.extend(locate_jobs(store, "move_out", queue, unknown).await?);
-    let mut places: Vec<(EntryPosition, Vec<(JobId, LocatedEntry)>)> = Vec::new();
-    for ((id, _), found) in seen.into_iter().filter(|(_, found)| found.queue == queue) {
-        let same_place = |at: &EntryPosition| std::mem::discriminant(at) == std::mem::discriminant(&found.position);
-        match places.iter_mut().find(|(at, _)| same_place(at)) {
-            Some((_, of_place)) => of_place.push((id, found)),
-            None => places.push((found.position, vec![(id, found)])),
+    located.iter().for_each(|(job, _)| _ = unknown.remove(job));
+    located.extend(locate_jobs(store, "transfer_out", queue, unknown).await?);
+    let mut sources: Vec<(EntryPosition, Vec<(JobId, LocatedEntry)>)> = Vec::new();
+    for ((id, _), found) in located.into_iter().filter(|(_, found)| found.queue == queue) {
+        let variant = std::mem::discriminant(&found.position);
+        match sources.iter_mut().find(|(source, _)| std::mem::discriminant(source) == variant) {
+            Some((_, entries)) => entries.push((id, found)),
+            None => sources.push((found.position, vec![(id, found)])),
         }
     }
-    if places.is_empty() {
-        places.push((EntryPosition::Ready, Vec::new()));
+    if sources.is_empty() {
+        sources.push((EntryPosition::Ready, Vec::new()));
     }
-    let mut gone = 0;
-    for (at, entries) in places {
-        let mut cmd = edit::move_command(store, queue, at, Some(mover), None);
+    let mut removed = 0;
+    for (source, entries) in sources {
+        let mut cmd = edit::move_command(store, queue, source, Some(transfer_id), None);
         for (id, found) in &entries {
             cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg("");
         }
-        let mut reply = store.run_script("move_out", ConnectionRole::Client, &MOVE_ENTRIES, &cmd).await?;
+        let mut reply = store.run_script("transfer_out", ConnectionRole::Client, &MOVE_ENTRIES, &cmd).await?;
         reply.text()?;
         match usize::try_from(reply.int()?) {
-            Ok(some) => gone += some,
+            Ok(count) => removed += count,
             Err(_) => return Ok(None),
         }
     }
-    Ok(Some(gone))
+    Ok(Some(removed))
 }

@@ -1,4 +1,4 @@
-//! Whether a job is meant by a filter.
+//! Matches jobs against a filter.
 
 use serde_json::Value;
 
@@ -7,36 +7,36 @@ use crate::job::filter::{Filter, FilterTerm};
 use crate::job::fingerprint;
 use crate::job::{Job, JobRecord, State};
 
-/// A filter whose moments are fixed, ready to be held against many jobs.
+/// A filter with absolute times, prepared for many jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Matcher {
     filter: Filter,
     since: Option<Micros>,
     until: Option<Micros>,
-    /// Letters in small.
+    /// Lower case, as are the texts.
     error: Option<String>,
     text: Vec<String>,
 }
 
 impl Matcher {
-    /// Takes what is said from now on as said at `now`.
+    /// Prepares a filter; its relative times count from `now`.
     pub(crate) fn new(filter: &Filter, now: Micros) -> Self {
-        let at = |when: crate::job::filter::FilterTime| to_micros(when.resolve(crate::clock::from_micros(now)));
+        let resolve = |time: crate::job::filter::FilterTime| to_micros(time.resolve(crate::clock::from_micros(now)));
         Matcher {
-            since: filter.since.map(at),
-            until: filter.until.map(at),
+            since: filter.since.map(resolve),
+            until: filter.until.map(resolve),
             error: filter.error.as_deref().map(str::to_lowercase),
             text: filter.text.iter().map(|text| text.to_lowercase()).collect(),
             filter: filter.clone(),
         }
     }
 
-    /// From which moment on, and before which one.
+    /// Returns the time range: its start, and its exclusive end.
     pub(crate) fn time_range(&self) -> (Option<Micros>, Option<Micros>) {
         (self.since, self.until)
     }
 
-    /// Whether the last error of a job must be known.
+    /// Returns whether the last error of a job must be read.
     pub(crate) fn needs_error(&self) -> bool {
         self.error.is_some()
             || !self.text.is_empty()
@@ -44,7 +44,7 @@ impl Matcher {
             || self.filter.not.iter().any(|term| matches!(term, FilterTerm::Error(_) | FilterTerm::Text(_)))
     }
 
-    /// Whether there is more to be met than queue, state and the moment: then a list looks through more than it shows.
+    /// Returns whether there are conditions besides queue, state and time. A list then reads more jobs than it returns.
     pub(crate) fn has_job_conditions(&self) -> bool {
         let Filter { kind, tags, priority, args, group, not, .. } = &self.filter;
         kind.is_some()
@@ -54,7 +54,7 @@ impl Matcher {
             || !(tags.is_empty() && args.is_empty() && self.text.is_empty() && not.is_empty())
     }
 
-    /// Whether a job with this body can be meant: what is cheap to see, and what makes a look at its place needless.
+    /// Returns whether a job may match, by its immutable part alone. This avoids reading the state of other jobs.
     pub(crate) fn may_match(&self, job: &Job) -> bool {
         let filter = &self.filter;
         filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
@@ -63,7 +63,7 @@ impl Matcher {
             && args_match(&job.args, &filter.args)
     }
 
-    /// Whether this job is meant; its last error is the last of its failures, if they are there.
+    /// Returns whether a job matches. Its last error is the last of its failures, if they are filled.
     #[cfg(feature = "redis")]
     pub(crate) fn matches(&self, record: &JobRecord) -> bool {
         let error = record.failures.last().map_or("", |failure| failure.error.as_str());
@@ -72,15 +72,15 @@ impl Matcher {
 
     pub(crate) fn matches_with_error(&self, record: &JobRecord, error: &str) -> bool {
         let (filter, job) = (&self.filter, &record.job);
-        let is = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
-        let at = to_micros(filter_time_of(record));
+        let equals = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
+        let time = to_micros(filter_time_of(record));
         filter.state.is_none_or(|state| state == record.state)
-            && is(&filter.queue, &job.queue)
-            && is(&filter.kind, &job.kind)
+            && equals(&filter.queue, &job.queue)
+            && equals(&filter.kind, &job.kind)
             && filter.priority.is_none_or(|priority| priority == job.priority)
             && filter.tags.iter().all(|tag| job.tags.contains(tag))
-            && self.since.is_none_or(|since| at >= since)
-            && self.until.is_none_or(|until| at < until)
+            && self.since.is_none_or(|since| time >= since)
+            && self.until.is_none_or(|until| time < until)
             && self.error.as_deref().is_none_or(|wanted| error.to_lowercase().contains(wanted))
             && self.text.iter().all(|wanted| contains_text(job, error, wanted))
             && filter.group.as_deref().is_none_or(|group| {
@@ -91,7 +91,7 @@ impl Matcher {
     }
 }
 
-/// The moment that `since` and `until` are about.
+/// Returns the time that `since` and `until` apply to.
 fn filter_time_of(record: &JobRecord) -> std::time::SystemTime {
     match record.state {
         State::Scheduled => record.due,
@@ -118,7 +118,7 @@ fn term_matches(term: &FilterTerm, record: &JobRecord, error: &str) -> bool {
     }
 }
 
-/// Whether args have all this; only then are they taken apart.
+/// Returns whether the args have all these values. They are only parsed if there are any.
 fn args_match(args: &str, wanted: &[(String, String)]) -> bool {
     if wanted.is_empty() {
         return true;
@@ -130,9 +130,9 @@ fn args_match(args: &str, wanted: &[(String, String)]) -> bool {
 }
 
 fn value_at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('.').try_fold(value, |value, step| match value {
-        Value::Object(fields) => fields.get(step),
-        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+    path.split('.').try_fold(value, |value, key| match value {
+        Value::Object(fields) => fields.get(key),
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
         _ => None,
     })
 }

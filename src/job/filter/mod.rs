@@ -1,5 +1,5 @@
-//! One language in which jobs are looked for, in code, on the command line, over HTTP and in the dashboard:
-//! `state:dead kind:email args.to:ada error:timeout since:1h`. Pure: no clock, no store.
+//! The filter language for jobs, used in code, on the command line, over HTTP and in the dashboard:
+//! `state:dead kind:email args.to:ada error:timeout since:1h`. Pure logic, without clock or store.
 
 mod matches;
 mod parse;
@@ -15,46 +15,46 @@ use crate::clock::{from_micros, to_micros};
 use crate::error::Error;
 use crate::job::{Priority, State};
 
-/// Longest filter, in bytes.
+/// Maximum length of a filter, in bytes.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
-/// Most conditions in one filter.
+/// Maximum conditions in one filter.
 pub const FILTER_TERMS_MAX: usize = 64;
 
-/// Which jobs are meant: those that meet all that is said here. Nothing said means all.
+/// Selects the jobs that meet all conditions. Without conditions it selects all jobs.
 ///
-/// Parsed from text by [`str::parse`]; its [`Display`](fmt::Display) is text that parses to the same again.
+/// Parse it from text with [`str::parse`]. Its [`Display`](fmt::Display) output parses to the same filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only of this queue.
+    /// The queue.
     pub queue: Option<String>,
-    /// Only in this state.
+    /// The state.
     pub state: Option<State>,
-    /// Only of this kind.
+    /// The kind.
     pub kind: Option<String>,
-    /// With all these tags.
+    /// Tags, which the job must all have.
     pub tags: Vec<String>,
-    /// Only of this priority.
+    /// The priority.
     pub priority: Option<Priority>,
-    /// Paths into args (`to`, `user.name`, `items.0`) and what is there: a text that has this in it, or a number, true, false
-    /// or null that is this. Letters count the same in either case.
+    /// Paths into the args (`to`, `user.name`, `items.0`) with a value. A text must contain the value; a number, a
+    /// boolean or `null` must equal it. Case is ignored.
     pub args: Vec<(String, String)>,
-    /// With this in their last error, letters in either case.
+    /// A text that the last error must contain, ignoring case.
     pub error: Option<String>,
-    /// With each of these in their args or their last error, letters in either case.
+    /// Texts that the args or the last error must each contain, ignoring case.
     pub text: Vec<String>,
-    /// Only dead ones of this group, as [`DeadGroup::id`](crate::DeadGroup::id) names it.
+    /// The id of a group of dead jobs; see [`DeadGroup::id`](crate::admin::DeadGroup::id).
     pub group: Option<String>,
-    /// From this moment on: what counts is when a scheduled job is due, when a done or dead one ended, when any other was pushed.
+    /// The earliest time: when scheduled jobs are due, when done and dead jobs ended, when other jobs were pushed.
     pub since: Option<FilterTime>,
-    /// Before this moment, by the same measure.
+    /// The end of the time range, exclusive.
     pub until: Option<FilterTime>,
-    /// And none of these.
+    /// Conditions that the job must not meet.
     pub not: Vec<FilterTerm>,
-    /// At most so many on a page; 0 means [`PAGE`](crate::store::PAGE).
+    /// Maximum jobs per page; 0 means 50.
     pub limit: usize,
-    /// Go on after this page.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
-    /// With their failures, progress, log and result, which cost a look for each job that has any.
+    /// Includes failures, progress, log and result, which costs a lookup per job that has any.
     pub with_details: bool,
 }
 
@@ -67,72 +67,72 @@ impl Filter {
     }
 }
 
-/// One thing that a job must not be.
+/// A condition that a job must not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterTerm {
-    /// In this state.
+    /// The job is in this state.
     State(State),
-    /// Of this queue.
+    /// The job is in this queue.
     Queue(String),
-    /// Of this kind.
+    /// The job is of this kind.
     Kind(String),
-    /// With this tag.
+    /// The job has this tag.
     Tag(String),
-    /// Of this priority.
+    /// The job has this priority.
     Priority(Priority),
-    /// With this at that path of its args.
+    /// The args have this value at this path.
     Args(String, String),
-    /// With this in its last error.
+    /// The last error contains this text.
     Error(String),
-    /// With this in its args or its last error.
+    /// The args or the last error contain this text.
     Text(String),
 }
 
-/// A moment, said from now on or from the calendar. What is said from now on is resolved when it is asked for.
+/// A time, relative to now or absolute. Relative times are resolved when the filter is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterTime {
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
-    /// So long from now.
+    /// This long from now.
     In(Duration),
-    /// At this moment.
+    /// At this time.
     At(SystemTime),
 }
 
 impl FilterTime {
-    /// The moment that is meant, if it is now `now`.
+    /// Returns the absolute time, relative to `now`.
     #[must_use]
     pub fn resolve(self, now: SystemTime) -> SystemTime {
         match self {
             FilterTime::Ago(ago) => from_micros(to_micros(now).saturating_sub(crate::clock::micros(ago))),
             FilterTime::In(ahead) => from_micros(to_micros(now).saturating_add(crate::clock::micros(ahead))),
-            FilterTime::At(at) => at,
+            FilterTime::At(time) => time,
         }
     }
 }
 
 impl Filter {
-    /// All jobs.
+    /// Returns a filter that selects all jobs.
     #[must_use]
     pub fn all() -> Self {
         Filter::default()
     }
 
-    /// The same with its moments fixed, if it is now `now`.
+    /// Returns the same filter with absolute times, relative to `now`.
     #[must_use]
     pub fn resolve_times(mut self, now: SystemTime) -> Self {
-        let fix = |when: FilterTime| FilterTime::At(when.resolve(now));
-        self.since = self.since.map(fix);
-        self.until = self.until.map(fix);
+        let resolve = |time: FilterTime| FilterTime::At(time.resolve(now));
+        self.since = self.since.map(resolve);
+        self.until = self.until.map(resolve);
         self
     }
 
-    /// Whether every job is meant: nothing is said but how to show them.
+    /// Returns whether the filter selects all jobs, regardless of its page options.
     #[must_use]
     pub fn is_all(&self) -> bool {
-        let Filter { limit, cursor, with_details: failures, .. } = self;
-        *self == Filter { limit: *limit, cursor: cursor.clone(), with_details: *failures, ..Filter::default() }
+        let Filter { limit, cursor, with_details, .. } = self;
+        *self == Filter { limit: *limit, cursor: cursor.clone(), with_details: *with_details, ..Filter::default() }
     }
 }
 
@@ -168,9 +168,9 @@ impl fmt::Display for Filter {
                 word(name, value);
             }
         }
-        for (name, when) in [("since", self.since), ("until", self.until)] {
-            if let Some(when) = when {
-                word(name, &when.to_string());
+        for (name, time) in [("since", self.since), ("until", self.until)] {
+            if let Some(time) = time {
+                word(name, &time.to_string());
             }
         }
         words.extend(self.text.iter().map(|text| quote_bare_word(text)));
@@ -199,15 +199,15 @@ impl fmt::Display for FilterTime {
         match self {
             FilterTime::Ago(ago) => f.write_str(&format_span(*ago)),
             FilterTime::In(ahead) => write!(f, "+{}", format_span(*ahead)),
-            FilterTime::At(at) => {
-                let at = jiff::Timestamp::from_microsecond(to_micros(*at)).unwrap_or(jiff::Timestamp::MAX);
-                write!(f, "{at}")
+            FilterTime::At(time) => {
+                let time = jiff::Timestamp::from_microsecond(to_micros(*time)).unwrap_or(jiff::Timestamp::MAX);
+                write!(f, "{time}")
             }
         }
     }
 }
 
-/// A duration as [`parse`] takes it: whole milliseconds, in the largest units that fit.
+/// Formats a duration as [`parse`] accepts it: whole milliseconds, in the largest units that fit.
 fn format_span(time: Duration) -> String {
     let (secs, millis) = (time.as_secs(), time.subsec_millis());
     let units = [
@@ -222,13 +222,13 @@ fn format_span(time: Duration) -> String {
     if text.is_empty() { "0".to_owned() } else { text }
 }
 
-/// A value in quotes where it needs them.
+/// Quotes a value if it needs quotes.
 fn quote_if_needed(value: &str) -> String {
     let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '\\');
     if plain { value.to_owned() } else { quote(value) }
 }
 
-/// A word of its own in quotes where it would be taken for something else.
+/// Quotes a free word if it could be taken for something else.
 fn quote_bare_word(word: &str) -> String {
     let special = word.starts_with('-') || word.contains([':', '<', '>']);
     if special { quote(word) } else { quote_if_needed(word) }

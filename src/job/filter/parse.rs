@@ -1,4 +1,4 @@
-//! From text to a filter. What is wrong is shown with a caret under the place.
+//! Parses filters. Errors point at the position with a caret.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::job::{Priority, State};
 const FIELD_NAMES: &str =
     "state, queue, kind, tag, priority, args.PATH, error, group, since, until, due<TIME, due>TIME";
 
-/// A word of a filter: where it begins, whether it is negated, its name if it has one, its value and where that begins.
+/// A word of a filter, with the positions of the word and of its value.
 struct FilterWord {
     start: usize,
     negated: bool,
@@ -33,71 +33,71 @@ pub(crate) fn parse(text: &str) -> Result<Filter, Error> {
     Ok(filter)
 }
 
-/// Adds what one word says.
+/// Adds the condition of one word.
 fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Error> {
-    let FilterWord { start: at, negated: not, name, value, value_start: value_at } = word;
+    let FilterWord { start, negated, name, value, value_start } = word;
     let Some((name, operator)) = name else {
-        match not {
+        match negated {
             true => filter.not.push(FilterTerm::Text(value)),
             false => filter.text.push(value),
         }
         return Ok(());
     };
     if operator != ':' {
-        return add_comparison(text, filter, at, not, &name, operator, &value, value_at);
+        return add_comparison(text, filter, start, negated, &name, operator, &value, value_start);
     }
     if value.is_empty() && !matches!(name.as_str(), "error") && !name.starts_with("args.") {
         return Err(error_at(
             text,
-            value_at,
-            &format!("nothing after {name}:; write {name}:VALUE without a space between"),
+            value_start,
+            &format!("no value after {name}:; write {name}:VALUE without a space"),
         ));
     }
+    let time = || parse_filter_time(text, value_start, &value);
     let term = match name.as_str() {
         "state" => {
             let state: State = value
                 .parse()
-                .map_err(|_| error_at(text, value_at, "no state; write scheduled, ready, running, done or dead"))?;
+                .map_err(|_| error_at(text, value_start, "not a state; use scheduled, ready, running, done or dead"))?;
             FilterTerm::State(state)
         }
         "priority" => {
             let priority: Priority = value
                 .parse()
-                .map_err(|_| error_at(text, value_at, "no priority; write low, normal, high or critical"))?;
+                .map_err(|_| error_at(text, value_start, "not a priority; use low, normal, high or critical"))?;
             FilterTerm::Priority(priority)
         }
         "queue" => FilterTerm::Queue(value),
         "kind" => FilterTerm::Kind(value),
         "tag" => FilterTerm::Tag(value),
         "error" => FilterTerm::Error(value),
-        "group" | "since" | "until" if not => {
-            return Err(error_at(text, at, &format!("{name}: cannot be negated")));
+        "group" | "since" | "until" if negated => {
+            return Err(error_at(text, start, &format!("{name}: cannot be negated")));
         }
-        "group" => return set_once(text, at, &name, &mut filter.group, value),
-        "since" => return set_once(text, at, &name, &mut filter.since, parse_filter_time(text, value_at, &value)?),
-        "until" => return set_once(text, at, &name, &mut filter.until, parse_filter_time(text, value_at, &value)?),
+        "group" => return set_once(text, start, &name, &mut filter.group, value),
+        "since" => return set_once(text, start, &name, &mut filter.since, time()?),
+        "until" => return set_once(text, start, &name, &mut filter.until, time()?),
         _ => match name.strip_prefix("args.") {
-            Some(path) if !path.is_empty() && path.split('.').all(|step| !step.is_empty()) => {
+            Some(path) if !path.is_empty() && path.split('.').all(|key| !key.is_empty()) => {
                 FilterTerm::Args(path.to_owned(), value)
             }
-            Some(_) => return Err(error_at(text, at, "no path; write args.to:VALUE or args.user.name:VALUE")),
-            None if name == "due" => return Err(error_at(text, at, "due is compared: write due<10m or due>1h")),
+            Some(_) => return Err(error_at(text, start, "invalid path; use args.to:VALUE or args.user.name:VALUE")),
+            None if name == "due" => return Err(error_at(text, start, "due needs a comparison: due<10m or due>1h")),
             None => {
-                let mut hint = format!("{name:?} is nothing to look for; there are {FIELD_NAMES}");
-                hint.push_str("; a word with a colon in it goes in quotes");
-                return Err(error_at(text, at, &hint));
+                let reason = format!("unknown field {name:?}; use {FIELD_NAMES}; a word with a colon needs quotes");
+                return Err(error_at(text, start, &reason));
             }
         },
     };
-    match (not, term) {
+    match (negated, term) {
         (true, term) => filter.not.push(term),
-        (false, FilterTerm::State(state)) => return set_once(text, at, "state", &mut filter.state, state),
-        (false, FilterTerm::Queue(queue)) => return set_once(text, at, "queue", &mut filter.queue, queue),
-        (false, FilterTerm::Kind(kind)) => return set_once(text, at, "kind", &mut filter.kind, kind),
+        (false, FilterTerm::State(state)) => return set_once(text, start, "state", &mut filter.state, state),
+        (false, FilterTerm::Queue(queue)) => return set_once(text, start, "queue", &mut filter.queue, queue),
+        (false, FilterTerm::Kind(kind)) => return set_once(text, start, "kind", &mut filter.kind, kind),
         (false, FilterTerm::Priority(priority)) => {
-            return set_once(text, at, "priority", &mut filter.priority, priority);
+            return set_once(text, start, "priority", &mut filter.priority, priority);
         }
-        (false, FilterTerm::Error(error)) => return set_once(text, at, "error", &mut filter.error, error),
+        (false, FilterTerm::Error(error)) => return set_once(text, start, "error", &mut filter.error, error),
         (false, FilterTerm::Tag(tag)) => filter.tags.push(tag),
         (false, FilterTerm::Args(path, needle)) => filter.args.push((path, needle)),
         (false, FilterTerm::Text(word)) => filter.text.push(word),
@@ -105,81 +105,81 @@ fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Err
     Ok(())
 }
 
-/// `due<10m`: scheduled, and due within ten minutes; `due>1h`: not before an hour from now.
-#[expect(clippy::too_many_arguments, reason = "a word, taken apart")]
+/// Adds `due<10m` (scheduled and due within ten minutes) or `due>1h` (not before an hour from now).
+#[expect(clippy::too_many_arguments, reason = "the parts of a word")]
 fn add_comparison(
     text: &str,
     filter: &mut Filter,
-    at: usize,
-    not: bool,
+    start: usize,
+    negated: bool,
     name: &str,
     operator: char,
     value: &str,
-    value_at: usize,
+    value_start: usize,
 ) -> Result<(), Error> {
-    if name != "due" || not {
-        return Err(error_at(text, at, "only due can be compared: due<10m, due>1h; else write NAME:VALUE"));
+    if name != "due" || negated {
+        return Err(error_at(text, start, "only due can be compared: due<10m, due>1h; otherwise use NAME:VALUE"));
     }
     if filter.state.is_some_and(|state| state != State::Scheduled) {
-        return Err(error_at(text, at, "due is about scheduled jobs; leave out the state, or use since: and until:"));
+        return Err(error_at(text, start, "due selects scheduled jobs; remove the state, or use since: and until:"));
     }
-    let moment = match parse_filter_time(text, value_at, value)? {
-        FilterTime::Ago(ahead) => FilterTime::In(ahead),
-        moment => moment,
+    let time = match parse_filter_time(text, value_start, value)? {
+        FilterTime::Ago(delay) => FilterTime::In(delay),
+        time => time,
     };
     filter.state = Some(State::Scheduled);
     match operator {
-        '<' => set_once(text, at, "until", &mut filter.until, moment),
-        _ => set_once(text, at, "since", &mut filter.since, moment),
+        '<' => set_once(text, start, "until", &mut filter.until, time),
+        _ => set_once(text, start, "since", &mut filter.since, time),
     }
 }
 
-fn set_once<T: PartialEq>(text: &str, at: usize, name: &str, place: &mut Option<T>, value: T) -> Result<(), Error> {
-    match place {
+fn set_once<T: PartialEq>(text: &str, start: usize, name: &str, slot: &mut Option<T>, value: T) -> Result<(), Error> {
+    match slot {
         Some(old) if *old != value => {
-            Err(error_at(text, at, &format!("{name} is said twice, and a job can have only one; leave one out")))
+            Err(error_at(text, start, &format!("{name} is given twice, but a job has only one; remove one")))
         }
         _ => {
-            *place = Some(value);
+            *slot = Some(value);
             Ok(())
         }
     }
 }
 
-/// `1h` ago, `+1h` ahead, or a moment.
-fn parse_filter_time(text: &str, at: usize, value: &str) -> Result<FilterTime, Error> {
-    let (ahead, span) = match value.strip_prefix('+') {
+/// Parses `1h` (ago), `+1h` (from now) or an absolute time.
+fn parse_filter_time(text: &str, start: usize, value: &str) -> Result<FilterTime, Error> {
+    let (is_future, span) = match value.strip_prefix('+') {
         Some(span) => (true, span),
         None => (false, value),
     };
     if let Ok(span) = crate::store::parse_duration(span) {
         let span = Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-        return Ok(if ahead { FilterTime::In(span) } else { FilterTime::Ago(span) });
+        return Ok(if is_future { FilterTime::In(span) } else { FilterTime::Ago(span) });
     }
     let day = |value: &str| value.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
-    let moment = value.parse::<jiff::Timestamp>().ok().or_else(|| day(value).map(|day| day.timestamp()));
-    match moment {
-        Some(moment) if !ahead => {
-            // Whole microseconds, as everything is kept.
-            Ok(FilterTime::At(crate::clock::from_micros(moment.as_microsecond())))
+    let time = value.parse::<jiff::Timestamp>().ok().or_else(|| day(value).map(|day| day.timestamp()));
+    match time {
+        Some(time) if !is_future => {
+            // Whole microseconds, as in stores.
+            Ok(FilterTime::At(crate::clock::from_micros(time.as_microsecond())))
         }
         _ => Err(error_at(
             text,
-            at,
-            "no time; write 10m (ago), +10m (from now), 2026-12-01 or 2026-12-01T09:00:00Z (UTC unless it says otherwise)",
+            start,
+            "not a time; use 10m (ago), +10m (from now), 2026-12-01 or 2026-12-01T09:00:00Z (UTC by default)",
         )),
     }
 }
 
-/// What is wrong, with the input and a caret under the place.
-fn error_at(text: &str, at: usize, why: &str) -> Error {
-    // Control characters would break the line that the caret stands under.
+/// Returns an error with the input and a caret under the position.
+fn error_at(text: &str, position: usize, reason: &str) -> Error {
+    // Control characters would break the line above the caret.
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let before = text[..at.min(text.len())].chars().count();
-    Error::invalid("filter", format!("{why}\n  {plain}\n  {caret:>width$}", caret = '^', width = before + 1))
+    let before = text[..position.min(text.len())].chars().count();
+    Error::invalid("filter", format!("{reason}\n  {plain}\n  {caret:>width$}", caret = '^', width = before + 1))
 }
 
-/// The words of a filter: parted by spaces, except in quotes.
+/// The words of a filter, separated by spaces outside quotes.
 struct FilterWords<'t> {
     text: &'t str,
     position: usize,
@@ -191,21 +191,20 @@ impl Iterator for FilterWords<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let rest = &self.text[self.position..];
         self.position += rest.len() - rest.trim_start().len();
-        let at = self.position;
-        if at == self.text.len() {
+        let start = self.position;
+        if start == self.text.len() {
             return None;
         }
-        Some(self.read_word(at))
+        Some(self.read_word(start))
     }
 }
 
 impl FilterWords<'_> {
-    fn read_word(&mut self, at: usize) -> Result<FilterWord, Error> {
+    fn read_word(&mut self, start: usize) -> Result<FilterWord, Error> {
         let text = self.text;
-        let not = text[at..].starts_with('-');
-        self.position += usize::from(not);
-        let mut word =
-            FilterWord { start: at, negated: not, name: None, value: String::new(), value_start: self.position };
+        let negated = text[start..].starts_with('-');
+        self.position += usize::from(negated);
+        let mut word = FilterWord { start, negated, name: None, value: String::new(), value_start: self.position };
         let mut quoted = false;
         while let Some(c) = text[self.position..].chars().next() {
             let here = self.position;
@@ -224,14 +223,14 @@ impl FilterWords<'_> {
             }
         }
         if word.value.is_empty() && word.name.is_none() {
-            let why = if quoted { "nothing between the quotes" } else { "nothing after the minus" };
-            return Err(error_at(text, at, why));
+            let reason = if quoted { "no text between the quotes" } else { "no word after the minus" };
+            return Err(error_at(text, start, reason));
         }
         Ok(word)
     }
 
-    /// What stands between quotes, the first of which is at `begin`; a backslash takes what follows as it is.
-    fn read_quoted(&mut self, begin: usize, value: &mut String) -> Result<(), Error> {
+    /// Reads a quoted text; the opening quote is at `start`. A backslash escapes the next character.
+    fn read_quoted(&mut self, start: usize, value: &mut String) -> Result<(), Error> {
         let text = self.text;
         while let Some(c) = text[self.position..].chars().next() {
             self.position += c.len_utf8();
@@ -247,6 +246,6 @@ impl FilterWords<'_> {
                 c => value.push(c),
             }
         }
-        Err(error_at(text, begin, "these quotes are not closed"))
+        Err(error_at(text, start, "the quotes are not closed"))
     }
 }

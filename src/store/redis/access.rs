@@ -1,4 +1,4 @@
-//! Tokens and the audit, in the hall's slot.
+//! Access tokens and the audit log, in the slot of the peer keys.
 
 use super::Redis;
 use super::script::{self, Script};
@@ -8,39 +8,39 @@ use crate::error::Result;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
 
-/// How many digits a number has in a record.
+/// Number of digits of a number in a record.
 const NUMBER_DIGITS: usize = 16;
 
-/// `put_token` of the contract.
-pub(super) async fn put_token(store: &Redis, token: &NewToken) -> Result<bool> {
-    let lasts = token.ttl.map_or(String::new(), |lasts| micros(lasts).to_string());
+/// Implements `Store::add_token`.
+pub(super) async fn add_token(store: &Redis, token: &NewToken) -> Result<bool> {
+    let ttl = token.ttl.map_or(String::new(), |ttl| micros(ttl).to_string());
     let mut cmd = script::PUT_TOKEN.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(&token.name).arg(lasts).arg(TOKENS_MAX);
+    cmd.arg(store.manual_now()).arg(&token.name).arg(ttl).arg(TOKENS_MAX);
     cmd.arg(format!("{} {}", to_hex(&token.hash), token.role));
-    Ok(run_script(store, "put_token", &script::PUT_TOKEN, &cmd).await?.int()? == 1)
+    Ok(run_script(store, "add_token", &script::PUT_TOKEN, &cmd).await?.int()? == 1)
 }
 
-/// `remove_token` of the contract.
+/// Implements `Store::remove_token`.
 pub(super) async fn remove_token(store: &Redis, name: &str) -> Result<bool> {
     let mut cmd = script::REMOVE_TOKEN.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(name);
     Ok(run_script(store, "remove_token", &script::REMOVE_TOKEN, &cmd).await?.int()? == 1)
 }
 
-/// `tokens` of the contract.
+/// Implements `Store::tokens`.
 pub(super) async fn tokens(store: &Redis) -> Result<Vec<Token>> {
     let mut cmd = script::TOKENS.call(&store.peer_keys);
     cmd.arg(store.manual_now());
-    let flat = run_script(store, "tokens", &script::TOKENS, &cmd).await?.list()?;
+    let fields = run_script(store, "tokens", &script::TOKENS, &cmd).await?.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
-    // A record that this version does not understand gives no right.
-    let mut all: Vec<Token> =
-        flat.chunks_exact(2).filter_map(|pair| parse_token(text(&pair[0]), &text(&pair[1]))).collect();
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+    // An unreadable record grants no access.
+    let mut tokens: Vec<Token> =
+        fields.chunks_exact(2).filter_map(|pair| parse_token(text(&pair[0]), &text(&pair[1]))).collect();
+    tokens.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tokens)
 }
 
-/// Of `<created><expires, 0 for never><hash> <role>`.
+/// Parses `<created><expires, 0 for never><hash> <role>`.
 fn parse_token(name: String, record: &str) -> Option<Token> {
     let (created, rest) = record.split_at_checked(NUMBER_DIGITS)?;
     let (expires, rest) = rest.split_at_checked(NUMBER_DIGITS)?;
@@ -57,34 +57,34 @@ fn parse_token(name: String, record: &str) -> Option<Token> {
 
 fn decode_hash(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(at * 2..at * 2 + 2)?, 16).ok()?;
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
     }
     Some(bytes)
 }
 
-/// `put_audit` of the contract.
+/// Implements `Store::add_audit_entry`.
 pub(super) async fn add_audit_entry(store: &Redis, entry: &AuditEntry) -> Result<()> {
     let mut cmd = script::ADD_AUDIT_ENTRY.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(AUDIT_ENTRIES_MAX).arg(serde_json::to_string(entry).unwrap_or_default());
-    run_script(store, "put_audit", &script::ADD_AUDIT_ENTRY, &cmd).await.map(drop)
+    run_script(store, "add_audit_entry", &script::ADD_AUDIT_ENTRY, &cmd).await.map(drop)
 }
 
-/// `audits` of the contract.
+/// Implements `Store::audit_entries`.
 pub(super) async fn audit_entries(store: &Redis, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
     let mut cmd = script::AUDIT_ENTRIES.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(before.map_or(String::new(), |no| no.to_string())).arg(limit);
-    let entries = run_script(store, "audits", &script::AUDIT_ENTRIES, &cmd).await?.list()?;
+    cmd.arg(store.manual_now()).arg(before.map_or(String::new(), |number| number.to_string())).arg(limit);
+    let entries = run_script(store, "audit_entries", &script::AUDIT_ENTRIES, &cmd).await?.list()?;
     Ok(entries.into_iter().flatten().filter_map(|bytes| parse_audit_record(&bytes)).collect())
 }
 
-/// Of `<number><moment><entry as JSON>`.
+/// Parses `<number><time><entry as JSON>`.
 fn parse_audit_record(bytes: &[u8]) -> Option<AuditRecord> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let (no, rest) = text.split_at_checked(NUMBER_DIGITS)?;
+    let (number, rest) = text.split_at_checked(NUMBER_DIGITS)?;
     let (at, entry) = rest.split_at_checked(NUMBER_DIGITS)?;
     let at = from_micros(at.parse().ok()?);
-    Some(AuditRecord { number: no.parse().ok()?, at, entry: serde_json::from_str(entry).ok()? })
+    Some(AuditRecord { number: number.parse().ok()?, at, entry: serde_json::from_str(entry).ok()? })
 }
 
 async fn run_script(
@@ -93,6 +93,5 @@ async fn run_script(
     script: &'static Script,
     cmd: &redis::Cmd,
 ) -> Result<super::reply::ScriptReply> {
-    store
-        .parse_reply(op, store.servers.run_script(op, ConnectionRole::Client, store.peer_keys.slot, script, cmd).await?)
+    store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, script, cmd).await
 }

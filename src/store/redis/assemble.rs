@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 
 /// A script with its parts in place of the lines that include them, and with positions in place of names.
 #[derive(Debug)]
-pub struct Assembled {
-    pub code: String,
+pub(crate) struct Assembled {
+    pub(crate) code: String,
     /// The names of its keys in their order, `ready[1]` to `ready[4]` for `ready[4]`. The keys of a name that ends in `...` follow.
-    pub keys: Vec<String>,
+    pub(crate) keys: Vec<String>,
     /// The names of its arguments, in the same way.
-    pub args: Vec<String>,
+    #[cfg(test)]
+    pub(crate) args: Vec<String>,
 }
 
 /// How many keys or arguments a name stands for.
@@ -38,13 +39,8 @@ struct Names {
 }
 
 /// Assembles a script; `part` returns the text of a part. The error lists everything that is wrong with the script.
-pub fn assemble<'p>(body: &str, part: impl Fn(&str) -> Option<&'p str>) -> Result<Assembled, String> {
-    let mut scribe = Scribe {
-        keys: Names::read(body, "-- keys: ", "KEYS"),
-        args: Names::read(body, "-- args: ", "ARGV"),
-        used: BTreeSet::new(),
-        problems: Vec::new(),
-    };
+pub(crate) fn assemble<'p>(body: &str, part: impl Fn(&str) -> Option<&'p str>) -> Result<Assembled, String> {
+    let mut scribe = Scribe::of(body);
     let mut code = String::new();
     let mut included = BTreeSet::new();
     for line in body.lines() {
@@ -61,10 +57,20 @@ pub fn assemble<'p>(body: &str, part: impl Fn(&str) -> Option<&'p str>) -> Resul
         }
     }
     scribe.check_all_used();
-    match scribe.problems.is_empty() {
-        true => Ok(Assembled { code, keys: scribe.keys.all(), args: scribe.args.all() }),
-        false => Err(scribe.problems.join("; ")),
-    }
+    scribe.checked(code).map(|code| Assembled {
+        code,
+        keys: scribe.keys.all(),
+        #[cfg(test)]
+        args: scribe.args.all(),
+    })
+}
+
+/// Replaces the names in a piece of code by the positions that a header gives them.
+#[cfg(test)]
+pub(crate) fn expand(header: &str, text: &str) -> Result<String, String> {
+    let (mut scribe, mut code) = (Scribe::of(header), String::new());
+    scribe.expand(text, &mut code);
+    scribe.checked(code)
 }
 
 /// Writes the code and remembers which names it uses.
@@ -76,6 +82,20 @@ struct Scribe {
 }
 
 impl Scribe {
+    fn of(body: &str) -> Self {
+        Scribe {
+            keys: Names::read(body, "-- keys: ", "KEYS"),
+            args: Names::read(body, "-- args: ", "ARGV"),
+            used: BTreeSet::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The code, if nothing is wrong with it.
+    fn checked(&self, code: String) -> Result<String, String> {
+        if self.problems.is_empty() { Ok(code) } else { Err(self.problems.join("; ")) }
+    }
+
     fn check(&mut self, holds: bool, problem: impl FnOnce() -> String) {
         if !holds {
             self.problems.push(problem());
@@ -277,6 +297,9 @@ mod tests {
         assert_eq!(line("f(@ready)").as_deref(), Ok("f(KEYS[2], KEYS[3], KEYS[4], KEYS[5])"));
         assert_eq!(line("f(#@lists, @lists[n], $rest)").as_deref(), Ok("f((#KEYS - 5), KEYS[5 + n], unpack(ARGV, 4))"));
         assert_eq!(line("for at = &rest, #ARGV do").as_deref(), Ok("for at = 4, #ARGV do"));
+        assert_eq!(expand(HEAD, "$counts").as_deref(), Ok("ARGV[2], ARGV[3]"));
+        let script = assemble("-- args: now ids...\nf($now, $ids)", |_| None).expect("whole");
+        assert_eq!((script.keys.len(), script.args), (0, vec!["now".to_owned()]));
     }
 
     #[test]
@@ -287,11 +310,11 @@ mod tests {
 
     #[test]
     fn mistakes_are_found() {
-        assert_eq!(line("f(@held)").unwrap_err(), "@held is not declared");
-        assert_eq!(line("f(@ready[5])").unwrap_err(), "there is no @ready[5]");
+        assert_eq!(line("f(@held)").expect_err("is wrong"), "@held is not declared");
+        assert_eq!(line("f(@ready[5])").expect_err("is wrong"), "there is no @ready[5]");
         let body = "-- keys: conf\n-- include one, two";
         let part = |name: &str| (name == "one").then_some("-- needs: zero\nf($now)\n");
-        let why = assemble(body, part).unwrap_err();
+        let why = assemble(body, part).expect_err("is wrong");
         assert_eq!(
             why,
             "one needs zero, which is not included before it; $now is not declared; there is no part two; @conf is declared and not used"

@@ -1,4 +1,4 @@
-//! The contract, step by step: each is passed on to the file that knows it.
+//! The [`Store`] contract: passes each operation to the module that implements it.
 
 use super::*;
 use crate::store::VerifyReport;
@@ -59,19 +59,19 @@ impl Store for Redis {
     }
 
     async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
-        edit::change_all(self, "remove", &targets, None).await
+        edit::change_all(self, "remove_all", &targets, None).await
     }
 
     async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
-        edit::change_all(self, "reschedule", &targets, Some(due)).await
+        edit::change_all(self, "reschedule_all", &targets, Some(due)).await
     }
 
-    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
-        edit::set_capacity(self, queue, limit).await
+    async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
+        edit::set_capacity(self, queue, capacity).await
     }
 
-    async fn record_progress(&self, node: NodeId, notes: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
-        edit::record_progress(self, node, &notes).await
+    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        edit::record_progress(self, node, &updates).await
     }
 
     async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
@@ -86,8 +86,8 @@ impl Store for Redis {
         stats::totals(self).await
     }
 
-    async fn history(&self, ask: HistoryQuery) -> Result<History> {
-        stats::history(self, &ask).await
+    async fn history(&self, query: HistoryQuery) -> Result<History> {
+        stats::history(self, &query).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
@@ -99,27 +99,33 @@ impl Store for Redis {
     }
 
     async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
-        let keys = self.register_queue("pause", queue).await?;
+        let keys = self.register_queue("set_paused", queue).await?;
         let mut cmd = script::PAUSE.call(&*keys);
         cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
-        let value = self.servers.run_script("pause", ConnectionRole::Client, keys.slot, &script::PAUSE, &cmd).await?;
-        Ok(self.parse_reply("pause", value)?.int()? == 1)
+        let value =
+            self.servers.run_script("set_paused", ConnectionRole::Client, keys.slot, &script::PAUSE, &cmd).await?;
+        Ok(self.parse_reply("set_paused", value)?.int()? == 1)
     }
 
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         settle::prune(self, queue, done_max).await
     }
 
-    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        transfer::set_transfer_mark(self, queue, mover, to).await
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        transfer::set_transfer_mark(self, queue, transfer_id, to).await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
         transfer::transfer_in(self, &batch).await
     }
 
-    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        transfer::transfer_out(self, queue, mover, &jobs).await
+    async fn transfer_out(
+        &self,
+        queue: &str,
+        transfer_id: NodeId,
+        jobs: Vec<(JobId, SystemTime)>,
+    ) -> Result<Option<usize>> {
+        transfer::transfer_out(self, queue, transfer_id, &jobs).await
     }
 
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
@@ -139,7 +145,7 @@ impl Store for Redis {
     }
 
     async fn accept_deliveries(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
-        wakes::accept(self, node, kinds).await
+        wakes::accept_deliveries(self, node, kinds).await
     }
 
     async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
@@ -166,20 +172,20 @@ impl Store for Redis {
         cron::fire_crons(self, queue, &fires).await
     }
 
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        locks::lock(self, ask).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        locks::lock(self, request).await
     }
 
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        locks::extend_locks(self, asks).await
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        locks::extend_locks(self, requests).await
     }
 
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        locks::unlock(self, ask).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        locks::unlock(self, request).await
     }
 
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        locks::cancel_wait(self, ask).await
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        locks::cancel_wait(self, request).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -190,8 +196,8 @@ impl Store for Redis {
         locks::break_lock(self, name).await
     }
 
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        peers::announce(self, guest).await
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        peers::announce(self, peer).await
     }
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {
@@ -219,11 +225,11 @@ impl Store for Redis {
     }
 
     async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        peers::keep_connections(self, node, held).await
+        peers::refresh_connections(self, node, held).await
     }
 
     async fn add_token(&self, token: &NewToken) -> Result<bool> {
-        access::put_token(self, token).await
+        access::add_token(self, token).await
     }
 
     async fn remove_token(&self, name: &str) -> Result<bool> {
@@ -238,12 +244,12 @@ impl Store for Redis {
         access::add_audit_entry(self, entry).await
     }
 
-    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        access::audit_entries(self, before, limit).await
+    async fn audit_entries(&self, before: Option<u64>, capacity: usize) -> Result<Vec<AuditRecord>> {
+        access::audit_entries(self, before, capacity).await
     }
 
     async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        peers::connection(self, connection).await
+        peers::connection_holder(self, connection).await
     }
 
     async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {

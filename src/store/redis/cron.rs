@@ -1,8 +1,8 @@
-//! Cron rules on a server: each lives with its queue, so that its jobs are pushed in the step that moves its tick.
+//! Cron rules: each rule lives with its queue, so that one operation pushes its jobs and advances its tick.
 //!
-//! A rule that changes its queue may change its server, which no single step can do. It is handed over: where it was it is marked
-//! as going, with what it will be, and fires no more; then it is put where it goes; then the mark is deleted.
-//! Whoever meets a mark that was left behind finishes the way.
+//! A rule that changes its queue may change its server, which no single operation can do. It is handed over: first it
+//! is marked in the old queue, with its new text, and stops firing; then it is put into the new queue; then the mark is
+//! deleted. Any client that meets a leftover mark finishes the handover.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::store::{
     PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
-/// Where the rule itself begins in its text, behind format, revision, next and last tick, and two flags.
+/// Offset of the rule in its text, after format, revision, next and last tick, and two flags.
 const HEADER_BYTES: usize = 51;
 
-/// How long it is until a moment.
-pub(super) fn duration_until(at: Option<Micros>, now: Micros) -> Option<Duration> {
-    at.map(|at| Duration::from_micros(u64::try_from(at - now).unwrap_or(0)))
+/// Returns the time until a moment.
+pub(super) fn duration_until(moment: Option<Micros>, now: Micros) -> Option<Duration> {
+    moment.map(|moment| Duration::from_micros(u64::try_from(moment - now).unwrap_or(0)))
 }
 
-/// A rule as a queue has it.
+/// A rule in a queue.
 enum QueueCronRule {
     Local(CronRecord),
-    /// On its way to another queue: the revision of the mark, and what the rule will be.
+    /// In a handover to another queue: the revision of the mark, and the new rule.
     HandingOver(u64, CronRecord),
 }
 
@@ -52,19 +52,19 @@ fn encode_rule(record: &CronRecord) -> String {
     )
 }
 
-/// The text of a rule that goes to another queue.
+/// Encodes the mark of a rule that is handed over to another queue.
 fn encode_handover(record: &CronRecord) -> String {
     let text = encode_rule(record);
     format!("{}g0{text}", &text[..HEADER_BYTES - 2])
 }
 
-/// `None` for a rule that a newer version has written, or that is damaged.
+/// Decodes a rule; returns `None` if it is corrupted or was written by a newer version.
 fn decode_rule(text: &[u8]) -> Option<QueueCronRule> {
-    let kept = std::str::from_utf8(text).ok().and_then(parse);
-    if kept.is_none() {
-        tracing::error!("a cron rule this version of duly cannot read; a newer one may");
+    let rule = std::str::from_utf8(text).ok().and_then(parse);
+    if rule.is_none() {
+        tracing::error!("a cron rule is unreadable: it is corrupted or was written by a newer duly");
     }
-    kept
+    rule
 }
 
 fn parse(text: &str) -> Option<QueueCronRule> {
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Option<QueueCronRule> {
         return None;
     }
     let number = |from: usize| head[from..from + 16].parse::<i64>().ok();
-    let moment = |from: usize| number(from).map(|at| (at != 0).then(|| from_micros(at)));
+    let moment = |from: usize| number(from).map(|micros| (micros != 0).then(|| from_micros(micros)));
     let revision = number(1)?.unsigned_abs();
     if bytes[49] == b'g' {
         return match parse(rest)? {
@@ -87,18 +87,18 @@ fn parse(text: &str) -> Option<QueueCronRule> {
     Some(QueueCronRule::Local(record))
 }
 
-/// `put_cron` of the contract.
-pub(super) async fn put_cron(store: &Redis, put: &PutCron) -> Result<PutCronResult> {
-    let record = &put.record;
+/// Implements `Store::put_cron`.
+pub(super) async fn put_cron(store: &Redis, change: &PutCron) -> Result<PutCronResult> {
+    let record = &change.record;
     let keys = store.register_queue("put_cron", &record.rule.queue).await?;
     match find_rule(store, "put_cron", &record.rule.name).await? {
-        Some((old, _)) if old.queue != keys.queue => hand_over(store, &old, put).await,
+        Some((old, _)) if old.queue != keys.queue => hand_over(store, &old, change).await,
         _ => {
             put_in_queue(
                 store,
                 &keys,
                 &record.rule.name,
-                put.expected_revision,
+                change.expected_revision,
                 &encode_rule(record),
                 check_time(record),
             )
@@ -107,7 +107,7 @@ pub(super) async fn put_cron(store: &Redis, put: &PutCron) -> Result<PutCronResu
     }
 }
 
-/// When to look at a rule of which this is the text, and whether its tick is held back; `None` if it cannot be read.
+/// Returns when to check the rule with this text, and whether its tick waits; `None` if it is unreadable.
 pub(super) fn decode_check_time(text: &[u8]) -> Option<(Option<Micros>, bool)> {
     match decode_rule(text)? {
         QueueCronRule::Local(record) => Some((check_time(&record), record.waiting)),
@@ -115,7 +115,7 @@ pub(super) fn decode_check_time(text: &[u8]) -> Option<(Option<Micros>, bool)> {
     }
 }
 
-/// When to look at a rule.
+/// Returns when to check a rule.
 fn check_time(record: &CronRecord) -> Option<Micros> {
     record.next.filter(|_| !record.paused).map(record::clamp_moment)
 }
@@ -124,14 +124,14 @@ async fn put_in_queue(
     store: &Redis,
     keys: &QueueKeys,
     name: &str,
-    was: Option<u64>,
+    expected_revision: Option<u64>,
     text: &str,
-    look: Option<Micros>,
+    check_time: Option<Micros>,
 ) -> Result<PutCronResult> {
     let mut cmd = script::PUT_CRON.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(name);
-    cmd.arg(was.map_or(String::new(), |was| format!("{was:016}"))).arg(text);
-    cmd.arg(look.map_or(String::new(), |look| look.to_string()));
+    cmd.arg(expected_revision.map_or(String::new(), |expected_revision| format!("{expected_revision:016}"))).arg(text);
+    cmd.arg(check_time.map_or(String::new(), |check_time| check_time.to_string()));
     let value = store.send_replicated("put_cron", keys, Some(&script::PUT_CRON), &[cmd]).await?;
     Ok(match store.parse_reply("put_cron", value)?.text()?.as_str() {
         "yes" => PutCronResult::Applied,
@@ -140,77 +140,77 @@ async fn put_in_queue(
     })
 }
 
-/// Takes a rule from the queue that it is in to another.
-async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, put: &PutCron) -> Result<PutCronResult> {
-    let (record, name) = (&put.record, &put.record.rule.name);
-    let before = match find_in_queue(store, "put_cron", old, name).await? {
-        Some((_, QueueCronRule::Local(before))) => before,
-        // Where it goes is moving: it waits here until that has been done.
+/// Hands a rule over from its queue to another.
+async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, change: &PutCron) -> Result<PutCronResult> {
+    let (record, name) = (&change.record, &change.record.rule.name);
+    let old_rule = match find_in_queue(store, "put_cron", old, name).await? {
+        Some((_, QueueCronRule::Local(old_rule))) => old_rule,
+        // The new queue is being transferred: the rule waits here until that is done.
         Some((_, QueueCronRule::HandingOver(..))) => return Ok(PutCronResult::Moving),
         None => return Ok(PutCronResult::Stale),
     };
     let marked =
-        put_in_queue(store, old, name, put.expected_revision, &encode_handover(record), check_time(record)).await?;
+        put_in_queue(store, old, name, change.expected_revision, &encode_handover(record), check_time(record)).await?;
     if marked != PutCronResult::Applied {
         return Ok(marked);
     }
-    // Until it is there it fires nowhere: who is told of an error must not think that nothing has changed.
-    let arrived = put_in_target_queue(store, record).await;
-    if matches!(arrived, Ok(PutCronResult::Moving) | Err(Error::Store { .. })) {
-        // It cannot go there now: it stays as it was.
-        let back = CronRecord { revision: record.revision + 1, ..before };
-        let put_back =
-            put_in_queue(store, old, name, Some(record.revision), &encode_rule(&back), check_time(&back)).await;
-        // Somebody may have brought it there meanwhile.
-        return match put_back.map_err(Error::into_unknown)? {
-            PutCronResult::Applied => arrived,
-            _ => arrived.map_err(Error::into_unknown),
+    // Until the rule arrives it fires nowhere: an error must not suggest that nothing has changed.
+    let put_result = put_in_target_queue(store, record).await;
+    if matches!(put_result, Ok(PutCronResult::Moving) | Err(Error::Store { .. })) {
+        // It cannot go there now, so the old rule is restored.
+        let restored = CronRecord { revision: record.revision + 1, ..old_rule };
+        let restore_result =
+            put_in_queue(store, old, name, Some(record.revision), &encode_rule(&restored), check_time(&restored)).await;
+        // Another client may have finished the handover meanwhile.
+        return match restore_result.map_err(Error::into_unknown)? {
+            PutCronResult::Applied => put_result,
+            _ => put_result.map_err(Error::into_unknown),
         };
     }
-    arrived.map_err(Error::into_unknown)?;
-    // If the mark is gone, somebody else has brought the rule there too.
+    put_result.map_err(Error::into_unknown)?;
+    // If the mark is gone, another client has finished the handover.
     remove_from_queue(store, old, name, Some(record.revision)).await.map_err(Error::into_unknown)?;
     Ok(PutCronResult::Applied)
 }
 
-fn local_rule((keys, kept): (Arc<QueueKeys>, QueueCronRule)) -> Option<(Arc<QueueKeys>, CronRecord)> {
-    match kept {
+fn local_rule((keys, rule): (Arc<QueueKeys>, QueueCronRule)) -> Option<(Arc<QueueKeys>, CronRecord)> {
+    match rule {
         QueueCronRule::Local(record) => Some((keys, record)),
         QueueCronRule::HandingOver(..) => None,
     }
 }
 
-/// Puts a rule where it goes. If there is one already, somebody else has brought it, and it may have fired since.
+/// Puts a rule into its new queue. If it exists there, another client has finished the handover, and it may have fired.
 async fn put_in_target_queue(store: &Redis, record: &CronRecord) -> Result<PutCronResult> {
     let keys = store.register_queue("put_cron", &record.rule.queue).await?;
     put_in_queue(store, &keys, &record.rule.name, None, &encode_rule(record), check_time(record)).await
 }
 
-/// Brings a rule that was left on its way to where it goes, and deletes the mark that it has left where it was.
+/// Finishes a handover that was interrupted: puts the rule into its new queue and deletes the mark.
 async fn finish_handover(store: &Redis, old: &Arc<QueueKeys>, mark: u64, record: &CronRecord) -> Result<PutCronResult> {
     let name = &record.rule.name;
-    let put = put_in_target_queue(store, record).await?;
-    if put == PutCronResult::Moving || remove_from_queue(store, old, name, Some(mark)).await? {
-        return Ok(put);
+    let put_result = put_in_target_queue(store, record).await?;
+    if put_result == PutCronResult::Moving || remove_from_queue(store, old, name, Some(mark)).await? {
+        return Ok(put_result);
     }
-    // The mark is gone: others have brought it, or whoever sent it has put it back meanwhile. It must not be in both.
-    let is_back = find_in_queue(store, "put_cron", old, name).await?.and_then(local_rule).is_some();
-    if put == PutCronResult::Applied && is_back {
+    // The mark is gone: another client finished the handover, or the rule was restored. It must not be in both queues.
+    let is_restored = find_in_queue(store, "put_cron", old, name).await?.and_then(local_rule).is_some();
+    if put_result == PutCronResult::Applied && is_restored {
         remove_from_queue(store, &store.keys(&record.rule.queue), name, Some(record.revision)).await?;
     }
-    Ok(put)
+    Ok(put_result)
 }
 
-/// The same for some, as far as that can be done now: they are met again, and others go on meanwhile.
-async fn finish_handovers(store: &Redis, old: &Arc<QueueKeys>, going: &[(u64, CronRecord)]) {
-    let all = going.iter().map(async |(mark, record)| {
+/// Finishes several handovers within a timeout. The rest is met again, and other rules fire meanwhile.
+async fn finish_handovers(store: &Redis, old: &Arc<QueueKeys>, handovers: &[(u64, CronRecord)]) {
+    let finishing = handovers.iter().map(async |(mark, record)| {
         if let Err(error) = finish_handover(store, old, *mark, record).await {
             let rule = &record.rule;
-            tracing::warn!(name = rule.name, queue = rule.queue, %error, "a cron rule cannot go to its queue yet");
+            tracing::warn!(name = rule.name, queue = rule.queue, %error, "cannot hand a cron rule over to its queue yet");
         }
     });
-    if tokio::time::timeout(HANDOVER_TIMEOUT, futures_util::future::join_all(all)).await.is_err() {
-        tracing::warn!(queue = %old.queue, "cron rules cannot go to their queues yet: no answer");
+    if tokio::time::timeout(HANDOVER_TIMEOUT, futures_util::future::join_all(finishing)).await.is_err() {
+        tracing::warn!(queue = %old.queue, "timed out handing cron rules over to their queues; retrying later");
     }
 }
 
@@ -221,36 +221,36 @@ async fn remove_from_queue(store: &Redis, keys: &QueueKeys, name: &str, revision
     Ok(store.parse_reply("remove_cron", value)?.int()? == 1)
 }
 
-/// `remove_cron` of the contract: wherever it is. One that is on its way in this very moment may arrive afterwards: whoever
-/// brings it has read it before it was removed.
+/// Implements `Store::remove_cron`: removes the rule from all queues. A rule that is being handed over right now may
+/// reappear, because the client that finishes the handover has read it before.
 pub(super) async fn remove_cron(store: &Redis, name: &str) -> Result<bool> {
     let mut removed = false;
     for queue in store.queue_names("remove_cron").await? {
-        let gone = remove_from_queue(store, &store.keys(&queue), name, None).await;
-        removed |= gone.map_err(|error| if removed { error.into_unknown() } else { error })?;
+        let result = remove_from_queue(store, &store.keys(&queue), name, None).await;
+        removed |= result.map_err(|error| if removed { error.into_unknown() } else { error })?;
     }
     Ok(removed)
 }
 
-/// `cron` of the contract.
+/// Implements `Store::cron`.
 pub(super) async fn cron(store: &Redis, name: &str) -> Result<Option<CronRecord>> {
     Ok(find_rule(store, "cron", name).await?.map(|(_, record)| record))
 }
 
-/// A rule, asked for in all queues. One that is on its way is brought to where it goes first; of two that were made at the same
-/// moment in two queues the one with the greater revision stays.
+/// Finds a rule in all queues. Finishes a handover first. If the same name was created in two queues at once, the rule
+/// with the greater revision stays.
 async fn find_rule(store: &Redis, op: &'static str, name: &str) -> Result<Option<(Arc<QueueKeys>, CronRecord)>> {
     let mut found: Option<(Arc<QueueKeys>, CronRecord)> = None;
-    for (keys, kept) in find_in_all_queues(store, op, name).await? {
-        let (keys, record) = match kept {
+    for (keys, rule) in find_in_all_queues(store, op, name).await? {
+        let (keys, record) = match rule {
             QueueCronRule::Local(record) => (keys, record),
             QueueCronRule::HandingOver(mark, record) => {
-                let put = finish_handover(store, &keys, mark, &record).await?;
-                let there = store.keys(&record.rule.queue);
-                match find_in_queue(store, op, &there, name).await?.and_then(local_rule) {
-                    Some(there) => there,
-                    // It waits where it was until its queue has moved.
-                    None if put == PutCronResult::Moving => (keys, record),
+                let put_result = finish_handover(store, &keys, mark, &record).await?;
+                let new_keys = store.keys(&record.rule.queue);
+                match find_in_queue(store, op, &new_keys, name).await?.and_then(local_rule) {
+                    Some(new_keys) => new_keys,
+                    // It waits in the old queue until the transfer of the new one is done.
+                    None if put_result == PutCronResult::Moving => (keys, record),
                     None => continue,
                 }
             }
@@ -275,10 +275,10 @@ async fn find_in_all_queues(
     name: &str,
 ) -> Result<Vec<(Arc<QueueKeys>, QueueCronRule)>> {
     let keys: Vec<Arc<QueueKeys>> = store.queue_names(op).await?.iter().map(|queue| store.keys(queue)).collect();
-    let asks = keys.iter().map(|keys| find_in_queue(store, op, keys, name));
+    let requests = keys.iter().map(|keys| find_in_queue(store, op, keys, name));
     let mut found = Vec::new();
-    for answer in futures_util::future::join_all(asks).await {
-        found.extend(answer?);
+    for result in futures_util::future::join_all(requests).await {
+        found.extend(result?);
     }
     Ok(found)
 }
@@ -290,10 +290,10 @@ async fn find_in_queue(
     name: &str,
 ) -> Result<Option<(Arc<QueueKeys>, QueueCronRule)>> {
     let (_, found) = read_rules(store, op, keys, name, "0").await?;
-    Ok(found.into_iter().next().map(|kept| (keys.clone(), kept)))
+    Ok(found.into_iter().next().map(|rule| (keys.clone(), rule)))
 }
 
-/// One rule of a queue, or a step through all of them; with where to go on.
+/// Reads one rule of a queue, or a part of all rules; returns the next cursor too.
 async fn read_rules(
     store: &Redis,
     op: &'static str,
@@ -303,88 +303,85 @@ async fn read_rules(
 ) -> Result<(String, Vec<QueueCronRule>)> {
     let mut cmd = script::CRONS.call(keys);
     cmd.arg(store.manual_now()).arg(name).arg(cursor);
-    let mut reply = store.parse_reply(
-        op,
-        store.servers.run_script(op, ConnectionRole::Client, keys.slot, &script::CRONS, &cmd).await?,
-    )?;
+    let mut reply = store.run_script(op, ConnectionRole::Client, keys.slot, &script::CRONS, &cmd).await?;
     let cursor = reply.text()?;
     Ok((cursor, reply.list()?.iter().flatten().filter_map(|text| decode_rule(text)).collect()))
 }
 
-/// `crons` of the contract: queue by queue. A cursor is the queue and where to go on in it.
+/// Implements `Store::crons`, queue by queue. A cursor is a queue and the position in it.
 pub(super) async fn crons(store: &Redis, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
-    let wrong = || Error::invalid("cursor", "is not one that a list of cron rules has given");
-    let (from, mut at) = match cursor {
-        Some(cursor) => cursor.split_once(' ').ok_or_else(wrong)?,
+    let invalid =
+        || Error::invalid("cursor", "is not from a list of cron rules; use `next_cursor` of the previous page");
+    let (from, mut position) = match cursor {
+        Some(cursor) => cursor.split_once(' ').ok_or_else(invalid)?,
         None => ("", "0"),
     };
-    if !at.bytes().all(|byte| byte.is_ascii_digit()) || at.is_empty() {
-        return Err(wrong());
+    if !position.bytes().all(|byte| byte.is_ascii_digit()) || position.is_empty() {
+        return Err(invalid());
     }
     let mut queues = store.queue_names("crons").await?;
     queues.retain(|name| name.as_str() >= from && queue.is_none_or(|queue| queue == name));
-    for (no, name) in queues.iter().enumerate() {
-        let at = std::mem::replace(&mut at, "0");
-        let (next, kept) =
-            read_rules(store, "crons", &store.keys(name), "", if name == from { at } else { "0" }).await?;
+    for (index, name) in queues.iter().enumerate() {
+        let position = std::mem::replace(&mut position, "0");
+        let (next, rules) =
+            read_rules(store, "crons", &store.keys(name), "", if name == from { position } else { "0" }).await?;
         let next = match next.as_str() {
-            "0" => queues.get(no + 1).map(|name| format!("{name} 0")),
+            "0" => queues.get(index + 1).map(|name| format!("{name} 0")),
             next => Some(format!("{name} {next}")),
         };
-        // One that is on its way is shown as what it will be.
-        let shown = |kept| match kept {
+        // A rule in a handover is listed as its new version.
+        let into_record = |rules| match rules {
             QueueCronRule::Local(record) | QueueCronRule::HandingOver(_, record) => record,
         };
-        if !kept.is_empty() || next.is_none() {
-            return Ok(CronPage { rules: kept.into_iter().map(shown).collect(), next_cursor: next });
+        if !rules.is_empty() || next.is_none() {
+            return Ok(CronPage { rules: rules.into_iter().map(into_record).collect(), next_cursor: next });
         }
     }
     Ok(CronPage::default())
 }
 
-/// How long the way of rules to their queues may hold up others that are due.
+/// Maximum time that handovers may delay other due rules.
 const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// `due_crons` of the contract.
+/// Implements `Store::due_crons`.
 pub(super) async fn due_crons(store: &Redis, queue: &str, freed: &[String]) -> Result<DueCrons> {
     let keys = store.keys(queue);
     let mut cmd = script::DUE_CRONS.call(&*keys);
     cmd.arg(store.manual_now()).arg(CRON_FIRINGS_MAX).arg(freed);
-    let value =
-        store.servers.run_script("due_crons", ConnectionRole::BulkRead, keys.slot, &script::DUE_CRONS, &cmd).await?;
-    let mut reply = store.parse_reply("due_crons", value)?;
-    let (mut rules, mut going) = (Vec::new(), Vec::new());
-    for kept in reply.list()?.iter().flatten().filter_map(|text| decode_rule(text)) {
-        match kept {
+    let mut reply =
+        store.run_script("due_crons", ConnectionRole::BulkRead, keys.slot, &script::DUE_CRONS, &cmd).await?;
+    let (mut rules, mut handovers) = (Vec::new(), Vec::new());
+    for rule in reply.list()?.iter().flatten().filter_map(|text| decode_rule(text)) {
+        match rule {
             QueueCronRule::Local(record) => rules.push(record),
-            QueueCronRule::HandingOver(mark, record) => going.push((mark, record)),
+            QueueCronRule::HandingOver(mark, record) => handovers.push((mark, record)),
         }
     }
-    if !going.is_empty() {
-        finish_handovers(store, &keys, &going).await;
+    if !handovers.is_empty() {
+        finish_handovers(store, &keys, &handovers).await;
     }
     let next_tick = duration_until(reply.optional_int()?, reply.now);
     Ok(DueCrons { rules, now: from_micros(reply.now), next_tick })
 }
 
-/// `fire_crons` of the contract.
-pub(super) async fn fire_crons(store: &Redis, queue: &str, fires: &[CronFiring]) -> Result<FireCronsReply> {
-    if fires.len() > CRON_FIRINGS_MAX {
-        return Err(Error::invalid("fires", format!("more than {CRON_FIRINGS_MAX} rules in one step")));
+/// Implements `Store::fire_crons`.
+pub(super) async fn fire_crons(store: &Redis, queue: &str, firings: &[CronFiring]) -> Result<FireCronsReply> {
+    if firings.len() > CRON_FIRINGS_MAX {
+        return Err(Error::invalid("fires", format!("must be at most {CRON_FIRINGS_MAX} rules at a time")));
     }
     let keys = store.keys(queue);
     let mut cmd = script::FIRE_CRONS.call(&*keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(WAITING_TICK_RECHECK_INTERVAL));
     let now = Redis::now(store);
-    for fire in fires {
-        let hold = match fire.overlap_wait {
+    for firing in firings {
+        let overlap_code = match firing.overlap_wait {
             OverlapWait::Never => "n",
             OverlapWait::WhileRunning => "r",
             OverlapWait::WhileUnfinished => "t",
         };
-        cmd.arg(&fire.name).arg(format!("{:016}", fire.revision)).arg(encode_moment(Some(fire.tick)));
-        cmd.arg(encode_moment(fire.next)).arg(encode_moment(fire.last)).arg(hold).arg(fire.jobs.len());
-        for job in &fire.jobs {
+        cmd.arg(&firing.name).arg(format!("{:016}", firing.revision)).arg(encode_moment(Some(firing.tick)));
+        cmd.arg(encode_moment(firing.next)).arg(encode_moment(firing.last)).arg(overlap_code).arg(firing.jobs.len());
+        for job in &firing.jobs {
             let due = due_micros(job);
             cmd.arg(job.id.as_bytes()).arg(record::encode_push(job, now, due.map_or(now, |due| due.max(now))));
             cmd.arg(due.map_or(String::new(), |due| due.to_string()));
@@ -395,26 +392,28 @@ pub(super) async fn fire_crons(store: &Redis, queue: &str, fires: &[CronFiring])
     let value = store.send_replicated("fire_crons", &keys, Some(&script::FIRE_CRONS), &[cmd]).await?;
     let mut reply = store.parse_reply("fire_crons", value)?;
     let rows = reply.rows()?;
-    let fired = fires.iter().zip(rows).map(|(fire, row)| parse_firing_result(fire, row)).collect::<Result<_>>()?;
-    Ok(FireCronsReply { results: fired, next_tick: duration_until(reply.optional_int()?, reply.now) })
+    let results =
+        firings.iter().zip(rows).map(|(firing, row)| parse_firing_result(firing, row)).collect::<Result<_>>()?;
+    Ok(FireCronsReply { results, next_tick: duration_until(reply.optional_int()?, reply.now) })
 }
 
 fn due_micros(job: &Push) -> Option<Micros> {
     match job.due {
         Due::At(moment) => Some(to_micros(moment).clamp(0, 2 * record::DELAY_MAX)),
-        // A tick gives its jobs moments.
+        // The jobs of a tick have absolute due times.
         Due::Now | Due::After(_) => None,
     }
 }
 
-fn parse_firing_result(fire: &CronFiring, mut row: ScriptReply) -> Result<CronFiringResult> {
-    let word = row.text()?;
-    let others = row.list()?;
-    let other = |at: usize| others.get(at).and_then(|id| id.as_deref()).and_then(super::reply::parse_job_id);
-    Ok(match (word.as_str(), other(0)) {
+fn parse_firing_result(firing: &CronFiring, mut row: ScriptReply) -> Result<CronFiringResult> {
+    let outcome = row.text()?;
+    let holders = row.list()?;
+    let holder = |index: usize| holders.get(index).and_then(|id| id.as_deref()).and_then(super::reply::parse_job_id);
+    Ok(match (outcome.as_str(), holder(0)) {
         ("yes", _) => {
-            let pushed = |(at, job): (usize, &Push)| other(at).map_or(PushResult::New(job.id), PushResult::Existing);
-            CronFiringResult::Fired(fire.jobs.iter().enumerate().map(pushed).collect())
+            let pushed =
+                |(index, job): (usize, &Push)| holder(index).map_or(PushResult::New(job.id), PushResult::Existing);
+            CronFiringResult::Fired(firing.jobs.iter().enumerate().map(pushed).collect())
         }
         ("full", _) => CronFiringResult::QueueFull,
         ("waiting", Some(holder)) => CronFiringResult::Waiting(holder),
@@ -429,17 +428,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rule_survives_its_text(revision in 0u64..9_999_999_999_999_999, next in proptest::option::of(1i64..4_000_000_000_000_000),
-                                    last in proptest::option::of(1i64..4_000_000_000_000_000), paused: bool, held: bool) {
+        fn rules_round_trip_as_text(revision in 0u64..9_999_999_999_999_999, next in proptest::option::of(1i64..4_000_000_000_000_000),
+                                    last in proptest::option::of(1i64..4_000_000_000_000_000), paused: bool, waiting: bool) {
             let rule = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule");
             let mut record = CronRecord::new(rule, revision, next.map(from_micros));
-            (record.paused, record.waiting, record.last) = (paused, held, last.map(from_micros));
-            prop_assert!(matches!(decode_rule(encode_rule(&record).as_bytes()), Some(QueueCronRule::Local(read)) if read == record));
-            prop_assert!(matches!(decode_rule(encode_handover(&record).as_bytes()), Some(QueueCronRule::HandingOver(mark, read)) if read == record && mark == revision));
+            (record.paused, record.waiting, record.last) = (paused, waiting, last.map(from_micros));
+            prop_assert!(matches!(decode_rule(encode_rule(&record).as_bytes()), Some(QueueCronRule::Local(decoded)) if decoded == record));
+            prop_assert!(matches!(decode_rule(encode_handover(&record).as_bytes()), Some(QueueCronRule::HandingOver(mark, decoded)) if decoded == record && mark == revision));
         }
 
         #[test]
-        fn any_bytes_read_or_are_left_alone(bytes in proptest::collection::vec(any::<u8>(), 0..120), text in "1[0-9]{48}[01g][01].{0,80}") {
+        fn decoding_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), text in "1[0-9]{48}[01g][01].{0,80}") {
             let _ = (decode_rule(&bytes), decode_rule(text.as_bytes()));
         }
     }

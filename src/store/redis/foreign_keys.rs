@@ -1,4 +1,4 @@
-//! For those who work on keys that are not duly's: the same way to the servers, with scripts and channels of their own.
+//! Lets `compat` run its own scripts and channels, on keys that are not duly's, over the same connections.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +12,21 @@ use crate::job::Job;
 use crate::node::NodeId;
 use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
-use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, Script, ScriptReply, locks, record};
+use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record};
 use crate::store::{LockOwner, LockRecord, StoreOptions};
 
-/// Most messages of a channel that may wait to be taken.
+/// Maximum buffered messages per channel.
 const FOREIGN_MESSAGES_MAX: usize = 4_096;
-/// How long the server waits until something comes: less than a connection waits for its answer.
+/// Server-side timeout of a blocking read; shorter than the reply timeout of a connection.
 const BLOCK_SECONDS: u32 = 4;
 
-/// Channels of others that somebody here listens to, shared with the connection that hears them.
+/// Subscriptions to foreign channels, shared with the connection that receives their messages.
 #[derive(Clone, Default)]
 pub(super) struct ForeignSubscriptions(Arc<Mutex<HashMap<String, ForeignSubscription>>>);
 
 struct ForeignSubscription {
     sender: mpsc::Sender<Vec<u8>>,
-    /// The connection that listens; 0 if none does.
+    /// The generation of the subscribed connection; 0 if there is none.
     subscribed_generation: u64,
 }
 
@@ -35,10 +35,10 @@ impl ForeignSubscriptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come that nobody asked for.
+    /// Handles a message that the server pushed.
     pub(super) fn handle_push(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
-            return self.channels().values_mut().for_each(|stranger| stranger.subscribed_generation = 0);
+            return self.channels().values_mut().for_each(|subscription| subscription.subscribed_generation = 0);
         }
         let (PushKind::Message, [Value::BulkString(channel), Value::BulkString(message), ..]) =
             (&info.kind, &info.data[..])
@@ -46,9 +46,9 @@ impl ForeignSubscriptions {
             return;
         };
         let channels = self.channels();
-        if let Some(stranger) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get(channel)) {
-            // Who does not keep up misses some, as on any channel.
-            let _ = stranger.sender.try_send(message.clone());
+        if let Some(subscription) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get(channel)) {
+            // A slow receiver misses messages, as on any channel.
+            let _ = subscription.sender.try_send(message.clone());
         }
     }
 }
@@ -68,91 +68,75 @@ impl Redis {
         &self.options
     }
 
-    /// Runs a script that must not be carried out twice.
-    pub(crate) async fn run_script(
-        &self,
-        op: &'static str,
-        way: ConnectionRole,
-        slot: u16,
-        script: &Script,
-        cmd: &Cmd,
-    ) -> Result<ScriptReply> {
-        self.parse_reply(op, self.servers.run_script(op, way, slot, script, cmd).await?)
-    }
-
-    /// Runs a script that may be carried out twice.
-    pub(crate) async fn run_script_idempotent(
-        &self,
-        op: &'static str,
-        way: ConnectionRole,
-        slot: u16,
-        script: &Script,
-        cmd: &Cmd,
-    ) -> Result<ScriptReply> {
-        self.parse_reply(op, self.servers.run_script_idempotent(op, way, slot, script, cmd).await?)
-    }
-
-    /// A plain command that may be carried out twice.
+    /// Sends a plain command that is safe to run twice.
     pub(crate) async fn send_idempotent(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         cmd: &Cmd,
     ) -> Result<Value> {
-        self.servers.send_idempotent(op, way, slot, cmd).await
+        self.servers.send_idempotent(op, role, slot, cmd).await
     }
 
-    /// A plain command that must not be carried out twice.
-    pub(crate) async fn send_once(&self, op: &'static str, way: ConnectionRole, slot: u16, cmd: &Cmd) -> Result<Value> {
-        self.servers.send_once(op, way, slot, cmd).await
+    /// Sends a plain command that must not run twice.
+    pub(crate) async fn send_once(
+        &self,
+        op: &'static str,
+        role: ConnectionRole,
+        slot: u16,
+        cmd: &Cmd,
+    ) -> Result<Value> {
+        self.servers.send_once(op, role, slot, cmd).await
     }
 
-    /// What is said on a channel, from the next [`Redis::keep_listening`] on.
+    /// Subscribes to a channel. Delivery starts with the next [`Redis::ensure_foreign_subscribed`].
     pub(crate) fn subscribe_foreign(&self, channel: &str) -> mpsc::Receiver<Vec<u8>> {
-        let (heard, receiver) = mpsc::channel(FOREIGN_MESSAGES_MAX);
+        let (sender, receiver) = mpsc::channel(FOREIGN_MESSAGES_MAX);
         self.foreign_subscriptions
             .channels()
-            .insert(channel.to_owned(), ForeignSubscription { sender: heard, subscribed_generation: 0 });
+            .insert(channel.to_owned(), ForeignSubscription { sender, subscribed_generation: 0 });
         receiver
     }
 
-    /// Makes sure that the channels of others are listened to. Answers whether something may have been missed.
+    /// Renews the subscriptions to foreign channels. Returns whether messages may have been missed.
     pub(crate) async fn ensure_foreign_subscribed(&self) -> Result<bool> {
-        let by = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
-        let unheard: Vec<String> = {
+        let generation = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
+        let unsubscribed: Vec<String> = {
             let channels = self.foreign_subscriptions.channels();
-            let deaf = |stranger: &&ForeignSubscription| by == 0 || stranger.subscribed_generation != by;
-            channels.iter().filter(|(_, one)| deaf(one)).map(|(name, _)| name.clone()).collect()
+            let is_stale = |subscription: &&ForeignSubscription| {
+                generation == 0 || subscription.subscribed_generation != generation
+            };
+            channels.iter().filter(|(_, subscription)| is_stale(subscription)).map(|(name, _)| name.clone()).collect()
         };
-        for channel in &unheard {
+        for channel in &unsubscribed {
             let mut cmd = redis::cmd("SUBSCRIBE");
             cmd.arg(channel);
             self.servers.send_idempotent("subscribe", ConnectionRole::Heartbeat, self.peer_keys.slot, &cmd).await?;
-            let by = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
-            if let Some(stranger) = self.foreign_subscriptions.channels().get_mut(channel) {
-                stranger.subscribed_generation = by;
+            let generation = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
+            if let Some(subscription) = self.foreign_subscriptions.channels().get_mut(channel) {
+                subscription.subscribed_generation = generation;
             }
         }
-        Ok(!unheard.is_empty())
+        Ok(!unsubscribed.is_empty())
     }
 
-    /// Waits at a list of others until something is in it, and leaves it there; `at` says which connection waits.
-    /// Answers whether something is: after a few seconds it is not.
-    pub(crate) async fn wait_for_list(&self, list: &str, at: usize) -> Result<bool> {
+    /// Waits a few seconds until a foreign list has an element, and leaves it there. `index` selects the connection.
+    /// Returns whether the list has an element.
+    pub(crate) async fn wait_for_list(&self, list: &str, index: usize) -> Result<bool> {
         let mut cmd = redis::cmd("BLMOVE");
-        // From the head to the head: nothing changes, whoever else waits there comes next.
+        // From the head to the head: the list stays the same, and the next waiter is served too.
         cmd.arg(list).arg(list).arg("LEFT").arg("LEFT").arg(BLOCK_SECONDS);
-        Ok(self.servers.send_once("watch", ConnectionRole::BlockingRead(at), self.peer_keys.slot, &cmd).await?
+        Ok(self.servers.send_once("watch", ConnectionRole::BlockingRead(index), self.peer_keys.slot, &cmd).await?
             != Value::Nil)
     }
 
-    /// Does something where no handler can hold it up.
+    /// Spawns a task on the store's runtime, where no handler can block it.
     pub(crate) fn spawn_on_runtime(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    /// Tells one idle node of a queue to look. A wake may be lost: it looks once a second besides.
+    /// Wakes one idle node of a queue. A lost wake is harmless: nodes also check once a second.
     pub(crate) async fn wake_idle_node(&self, queue: &str) {
         let keys = self.keys(queue);
         let mut idle = redis::cmd("ZPOPMAX");
@@ -168,39 +152,39 @@ impl Redis {
         }
     }
 
-    /// Makes sure that a node which claims hears the wakes of a queue.
+    /// Subscribes a claiming node to the wakes of a queue.
     pub(crate) async fn ensure_wakes_subscribed(&self, node: NodeId, keys: &QueueKeys) -> Result<()> {
         wakes::ensure_subscribed(self, node, keys).await
     }
 
-    /// How many stand in duly's line before each of these locks.
+    /// Returns the number of duly's waiters for each of these locks.
     pub(crate) async fn lock_waiter_counts(&self, names: &[&str]) -> Result<std::collections::BTreeMap<String, u64>> {
         locks::count_waiting(self, names).await
     }
 }
 
-/// The record of a job as a queue keeps it.
+/// Encodes the record of a job.
 pub(crate) fn encode_record(job: &Job, due: Micros) -> Vec<u8> {
     record::encode_job(job, due)
 }
 
-/// The counts of a job that has failed once, and its failure, as a queue keeps them.
+/// Encodes the counters of a job that has failed once, and its failure.
 pub(crate) fn encode_first_failure(node: NodeId, error: &str) -> (String, String) {
     let failed = record::JobMeta { attempts: 1, failures: 1, ..record::JobMeta::default() };
     (failed.encode_counts(), record::encode_failure(1, node, error))
 }
 
-/// The group of a job that dies of this, and what it is, as a queue keeps them.
+/// Returns the group of a job that dies of this error, and its description.
 pub(crate) fn dead_group(kind: &str, error: &str) -> (String, String) {
     crate::store::redis::jobs::settle::dead_group(kind, error)
 }
 
-/// A hold as locks keep it.
+/// Decodes the hold of a lock.
 pub(crate) fn decode_lock_hold(name: &str, hold: &[u8]) -> Option<LockRecord> {
     locks::decode_hold(name, 1, hold)
 }
 
-/// An owner from its text.
+/// Parses the owner of a lock.
 pub(crate) fn parse_lock_owner(text: &str) -> Option<LockOwner> {
     locks::parse_owner(text)
 }

@@ -11,7 +11,7 @@ use crate::node::NodeId;
 /// How many slots a Cluster has.
 pub(crate) const CLUSTER_SLOTS: u16 = 16_384;
 
-/// The keys of one queue. `docs/inside/redis-keys.md` describes what is in them.
+/// The keys of one queue. `docs/internals/redis-keys.md` describes what is in them.
 #[derive(Debug)]
 pub(crate) struct QueueKeys {
     pub(crate) queue: Arc<str>,

@@ -1,4 +1,4 @@
-//! Locks and the lines before them: one script on the keys of the hall for each step.
+//! Locks and their waiters: each operation is one script on the peer keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,33 +16,39 @@ use crate::job::Fence;
 use crate::store::redis::conn::{ConnectionRole, ReplicaConfirmation};
 use crate::store::{LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest};
 
-/// How often a step is repeated that was held up by dead nodes at the head of a line: each time it clears some of them.
+/// Maximum repeats of an operation that met dead waiters; each repeat removes some of them.
 const CLEANUP_ROUNDS_MAX: usize = 20;
-/// Most slots that one step looks through to extend holds.
+/// Maximum slots that one request searches to extend holds.
 const EXTEND_SLOTS_MAX: usize = 2_000;
-/// What the script says of a hold that it has extended.
+/// The script's reply for an extended hold.
 const HOLD_EXTENDED: u32 = 1;
-/// Most steps through all locks for one page of them.
+/// Maximum scan requests over all locks for one page.
 const LOCK_SCANS_MAX: usize = 10_000;
 
-/// `lock` of the contract.
-pub(super) async fn lock(store: &Redis, ask: &LockRequest) -> Result<LockReply> {
-    let lease = if ask.wait { span_micros(ask.lease).to_string() } else { String::new() };
-    let mut cmd = lock_command(store, &script::LOCK, &ask.name)?;
-    cmd.arg(slot_count(ask)).arg(span_micros(ask.ttl)).arg(format!("{}{}{}", ask.node, ask.owner, ask.note)).arg(lease);
-    let mut taken = LockReply::default();
+/// Implements `Store::lock`.
+pub(super) async fn lock(store: &Redis, request: &LockRequest) -> Result<LockReply> {
+    let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
+    let mut cmd = lock_command(store, &script::LOCK, &request.name)?;
+    cmd.arg(slot_count(request))
+        .arg(span_micros(request.ttl))
+        .arg(format!("{}{}{}", request.node, request.owner, request.note))
+        .arg(lease);
+    let mut lock_reply = LockReply::default();
     for _ in 0..CLEANUP_ROUNDS_MAX {
         let value = match replica_confirmation(store) {
-            // An ask may be repeated: it means the same.
+            // A request is idempotent: the same owner gets the same slot.
             None => {
                 store
                     .servers
                     .run_script_idempotent("lock", ConnectionRole::Client, store.peer_keys.slot, &script::LOCK, &cmd)
                     .await?
             }
-            some => {
+            confirmation => {
                 let cmds = std::slice::from_ref(&cmd);
-                store.servers.send_replicated("lock", store.peer_keys.slot, Some(&script::LOCK), cmds, some).await?
+                store
+                    .servers
+                    .send_replicated("lock", store.peer_keys.slot, Some(&script::LOCK), cmds, confirmation)
+                    .await?
             }
         };
         let mut reply = store.parse_reply("lock", value)?;
@@ -51,60 +57,64 @@ pub(super) async fn lock(store: &Redis, ask: &LockRequest) -> Result<LockReply> 
             let hold = Some((Fence(reply.int()?.unsigned_abs()), slot));
             return Ok(LockReply { hold, ..LockReply::default() });
         }
-        let (ahead, ends) = (u32_or_zero(reply.int()?), reply.optional_int()?);
-        taken = LockReply {
+        let (waiters_ahead, expires) = (u32_or_zero(reply.int()?), reply.optional_int()?);
+        lock_reply = LockReply {
             hold: None,
-            waiters_ahead: ahead,
-            expires_in: ends.map(|ends| duration_until(ends, reply.now)),
+            waiters_ahead,
+            expires_in: expires.map(|expires| duration_until(expires, reply.now)),
         };
         if reply.int()? == 0 {
             break;
         }
     }
-    Ok(taken)
+    Ok(lock_reply)
 }
 
-/// `extend_locks` of the contract.
-pub(super) async fn extend_locks(store: &Redis, asks: &[LockRequest]) -> Result<Vec<bool>> {
-    let looks: Vec<(&LockRequest, u32)> = asks.iter().map(|ask| (ask, slot_count(ask))).collect();
-    let mut answers = extend_in_batches(store, &looks).await?;
-    // Whoever asked for fewer slots than the lock has may hold one behind those.
-    let wider = |at: &usize| answers[*at] > HOLD_EXTENDED;
-    let again: Vec<usize> = (0..asks.len()).filter(wider).collect();
-    if !again.is_empty() {
-        let looks: Vec<(&LockRequest, u32)> = again.iter().map(|at| (&asks[*at], answers[*at])).collect();
-        for (at, answer) in again.into_iter().zip(extend_in_batches(store, &looks).await?) {
-            answers[at] = answer;
+/// Implements `Store::extend_locks`.
+pub(super) async fn extend_locks(store: &Redis, requests: &[LockRequest]) -> Result<Vec<bool>> {
+    let searches: Vec<(&LockRequest, u32)> = requests.iter().map(|request| (request, slot_count(request))).collect();
+    let mut replies = extend_in_batches(store, &searches).await?;
+    // An owner that asked for fewer slots than the lock has may hold one of the others.
+    let has_more_slots = |index: &usize| replies[*index] > HOLD_EXTENDED;
+    let repeated: Vec<usize> = (0..requests.len()).filter(has_more_slots).collect();
+    if !repeated.is_empty() {
+        let searches: Vec<(&LockRequest, u32)> =
+            repeated.iter().map(|index| (&requests[*index], replies[*index])).collect();
+        for (index, reply) in repeated.into_iter().zip(extend_in_batches(store, &searches).await?) {
+            replies[index] = reply;
         }
     }
-    Ok(answers.into_iter().map(|answer| answer == HOLD_EXTENDED).collect())
+    Ok(replies.into_iter().map(|reply| reply == HOLD_EXTENDED).collect())
 }
 
-/// Looks for each among so many slots, and answers what the script says of it.
-async fn extend_in_batches(store: &Redis, looks: &[(&LockRequest, u32)]) -> Result<Vec<u32>> {
-    let mut answers = Vec::with_capacity(looks.len());
-    let mut rest = looks;
+/// Searches each hold in this many slots, and returns the script's reply for it.
+async fn extend_in_batches(store: &Redis, searches: &[(&LockRequest, u32)]) -> Result<Vec<u32>> {
+    let mut replies = Vec::with_capacity(searches.len());
+    let mut rest = searches;
     while !rest.is_empty() {
         let mut slots = 0;
-        let fits = |(_, width): &&(&LockRequest, u32)| {
-            slots += *width as usize;
+        let fits = |(_, slots_of_lock): &&(&LockRequest, u32)| {
+            slots += *slots_of_lock as usize;
             slots <= EXTEND_SLOTS_MAX
         };
-        // One alone always fits.
-        let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        answers.extend(extend_batch(store, some).await?);
+        // A single hold always fits.
+        let (batch, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        replies.extend(extend_batch(store, batch).await?);
         rest = others;
     }
-    Ok(answers)
+    Ok(replies)
 }
 
-async fn extend_batch(store: &Redis, looks: &[(&LockRequest, u32)]) -> Result<Vec<u32>> {
+async fn extend_batch(store: &Redis, searches: &[(&LockRequest, u32)]) -> Result<Vec<u32>> {
     let mut cmd = script::EXTEND_LOCKS.call(&store.peer_keys);
     cmd.arg(store.manual_now());
-    for (ask, slots) in looks {
-        cmd.arg(check_lock_name(&ask.name)?).arg(ask.owner.to_string()).arg(slots).arg(span_micros(ask.ttl));
+    for (request, slots) in searches {
+        cmd.arg(check_lock_name(&request.name)?)
+            .arg(request.owner.to_string())
+            .arg(slots)
+            .arg(span_micros(request.ttl));
     }
-    // What replicas do not know of would end sooner after a failover than its holder believes.
+    // After a failover, an extension that replicas do not have would end earlier than its holder expects.
     let value = store
         .servers
         .extend_replicated(
@@ -115,43 +125,44 @@ async fn extend_batch(store: &Redis, looks: &[(&LockRequest, u32)]) -> Result<Ve
             replica_confirmation(store),
         )
         .await?;
-    let answers = store.parse_reply("extend_locks", value)?.list()?;
-    let most = i64::from(LOCK_SLOTS_MAX);
-    Ok(answers.into_iter().map(|answer| u32_or_zero(parse_number(&answer.unwrap_or_default()).min(most))).collect())
+    let replies = store.parse_reply("extend_locks", value)?.list()?;
+    let max = i64::from(LOCK_SLOTS_MAX);
+    Ok(replies.into_iter().map(|reply| u32_or_zero(parse_number(&reply.unwrap_or_default()).min(max))).collect())
 }
 
-/// `unlock` of the contract.
-pub(super) async fn unlock(store: &Redis, ask: &LockRequest) -> Result<bool> {
-    release(store, "unlock", ask, false).await
+/// Implements `Store::unlock`.
+pub(super) async fn unlock(store: &Redis, request: &LockRequest) -> Result<bool> {
+    release(store, "unlock", request, false).await
 }
 
-/// `leave_line` of the contract.
-pub(super) async fn cancel_wait(store: &Redis, ask: &LockRequest) -> Result<()> {
-    release(store, "leave_line", ask, true).await.map(drop)
+/// Implements `Store::cancel_wait`.
+pub(super) async fn cancel_wait(store: &Redis, request: &LockRequest) -> Result<()> {
+    release(store, "cancel_wait", request, true).await.map(drop)
 }
 
-/// Gives up what an owner has of a lock, or only its place in the line. Answers whether it held a slot.
-async fn release(store: &Redis, op: &'static str, ask: &LockRequest, only_place: bool) -> Result<bool> {
-    let mut cmd = lock_command(store, &script::UNLOCK, &ask.name)?;
-    cmd.arg(slot_count(ask)).arg(ask.owner.to_string()).arg(if only_place { "1" } else { "" });
+/// Releases an owner's slot and wait, or only its wait. Returns whether it held a slot.
+async fn release(store: &Redis, op: &'static str, request: &LockRequest, only_wait: bool) -> Result<bool> {
+    let mut cmd = lock_command(store, &script::UNLOCK, &request.name)?;
+    cmd.arg(slot_count(request)).arg(request.owner.to_string()).arg(if only_wait { "1" } else { "" });
     Ok(end_holds(store, op, &script::UNLOCK, &cmd).await? > 0)
 }
 
-/// `break_lock` of the contract.
+/// Implements `Store::break_lock`.
 pub(super) async fn break_lock(store: &Redis, name: &str) -> Result<u64> {
     let cmd = lock_command(store, &script::BREAK_LOCK, name)?;
     end_holds(store, "break_lock", &script::BREAK_LOCK, &cmd).await
 }
 
-/// A step that ends holds and tells who is next, again while only dead nodes are found in line. Answers how many ended.
+/// Ends holds and notifies the next waiter; repeats while it meets only dead waiters. Returns the number of ended
+/// holds.
 async fn end_holds(store: &Redis, op: &'static str, script: &Script, cmd: &Cmd) -> Result<u64> {
     let mut ended = 0;
     for _ in 0..CLEANUP_ROUNDS_MAX {
         let mut reply =
             match store.servers.run_script(op, ConnectionRole::Client, store.peer_keys.slot, script, cmd).await {
-                // They have ended, and nothing takes that back. Who is next learns of it with its next sign of life.
+                // The holds have ended for good. The next waiter notices it with its next heartbeat.
                 Err(error) if ended > 0 => {
-                    tracing::debug!(%error, "holds have ended, and the next in line was not told");
+                    tracing::debug!(%error, "holds have ended, but the next waiter was not notified");
                     break;
                 }
                 value => store.parse_reply(op, value?)?,
@@ -164,79 +175,77 @@ async fn end_holds(store: &Redis, op: &'static str, script: &Script, cmd: &Cmd) 
     Ok(ended)
 }
 
-/// `locks` of the contract.
+/// Implements `Store::locks`.
 ///
-/// Locks are kept in no order, so that taking one is cheap: a page goes through all of them and keeps the first.
+/// Locks have no order, so that taking one is cheap: a page scans all of them and keeps the first in order.
 pub(super) async fn locks(store: &Redis, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-    let behind = cursor.map(parse_lock_cursor).transpose()?;
-    let mut found: BTreeMap<(String, u32), Vec<u8>> = BTreeMap::new();
-    let (how, mut at) = match name {
+    let after = cursor.map(parse_lock_cursor).transpose()?;
+    let mut holds: BTreeMap<(String, u32), Vec<u8>> = BTreeMap::new();
+    let (mode, mut position) = match name {
         Some(name) => ("one", check_lock_name(name)?.to_owned()),
         None => ("all", "0".to_owned()),
     };
     for _ in 0..LOCK_SCANS_MAX {
         let mut cmd = script::LOCKS.call(&store.peer_keys);
-        cmd.arg(store.manual_now()).arg(how).arg(&at);
-        let value = store
-            .servers
-            .run_script("locks", ConnectionRole::Client, store.peer_keys.slot, &script::LOCKS, &cmd)
-            .await?;
-        let mut reply = store.parse_reply("locks", value)?;
-        at = reply.text()?;
-        let (names, slots, holds) = (reply.list()?, reply.list()?, reply.list()?);
-        for ((name, slot), hold) in names.into_iter().zip(slots).zip(holds) {
+        cmd.arg(store.manual_now()).arg(mode).arg(&position);
+        let mut reply =
+            store.run_script("locks", ConnectionRole::Client, store.peer_keys.slot, &script::LOCKS, &cmd).await?;
+        position = reply.text()?;
+        let (names, slots, values) = (reply.list()?, reply.list()?, reply.list()?);
+        for ((name, slot), hold) in names.into_iter().zip(slots).zip(values) {
             let name = name.and_then(|name| String::from_utf8(name).ok());
             if let (Some(name), Some(slot), Some(hold)) = (name, slot, hold) {
-                found.insert((name, u32_or_zero(parse_number(&slot))), hold);
+                holds.insert((name, u32_or_zero(parse_number(&slot))), hold);
             }
         }
-        if let Some(behind) = &behind {
-            found = found.split_off(behind);
-            found.remove(behind);
+        if let Some(after) = &after {
+            holds = holds.split_off(after);
+            holds.remove(after);
         }
-        while found.len() > LOCK_PAGE_SIZE + 1 {
-            found.pop_last();
+        while holds.len() > LOCK_PAGE_SIZE + 1 {
+            holds.pop_last();
         }
-        if at == "0" {
-            return build_page(store, found).await;
+        if position == "0" {
+            return build_page(store, holds).await;
         }
     }
-    Err(Error::store("locks", "too many locks to go through all of them"))
+    Err(Error::store("locks", "too many locks to list"))
 }
 
-/// Of these holds as many as fit on a page.
-async fn build_page(store: &Redis, mut found: BTreeMap<(String, u32), Vec<u8>>) -> Result<LockPage> {
-    let more = found.len() > LOCK_PAGE_SIZE;
-    if more {
-        found.pop_last();
+/// Builds a page from these holds.
+async fn build_page(store: &Redis, mut holds: BTreeMap<(String, u32), Vec<u8>>) -> Result<LockPage> {
+    let has_more = holds.len() > LOCK_PAGE_SIZE;
+    if has_more {
+        holds.pop_last();
     }
-    let next = found.last_key_value().filter(|_| more).map(|((name, slot), _)| format!("{slot}:{name}"));
+    let next_cursor = holds.last_key_value().filter(|_| has_more).map(|((name, slot), _)| format!("{slot}:{name}"));
     let mut locks: Vec<LockRecord> =
-        found.iter().filter_map(|((name, slot), hold)| decode_hold(name, *slot, hold)).collect();
+        holds.iter().filter_map(|((name, slot), hold)| decode_hold(name, *slot, hold)).collect();
     let mut names: Vec<&str> = locks.iter().map(|lock| lock.name.as_str()).collect();
     names.dedup();
-    let waiting = count_waiting(store, &names).await?;
+    let waiters = count_waiting(store, &names).await?;
     for lock in &mut locks {
-        lock.waiters = waiting.get(&lock.name).copied().unwrap_or(0);
+        lock.waiters = waiters.get(&lock.name).copied().unwrap_or(0);
     }
-    Ok(LockPage { locks, next_cursor: next })
+    Ok(LockPage { locks, next_cursor })
 }
 
 pub(super) async fn count_waiting(store: &Redis, names: &[&str]) -> Result<BTreeMap<String, u64>> {
     if names.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let hall = &store.peer_keys;
+    let peer_keys = &store.peer_keys;
     let mut cmd = script::COUNT_WAITERS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(names);
-    let value =
-        store.servers.run_script("locks", ConnectionRole::Client, hall.slot, &script::COUNT_WAITERS, &cmd).await?;
-    let counts = store.parse_reply("locks", value)?.list()?;
+    let counts = store
+        .run_script("locks", ConnectionRole::Client, peer_keys.slot, &script::COUNT_WAITERS, &cmd)
+        .await?
+        .list()?;
     let counts = counts.into_iter().map(|count| parse_number(&count.unwrap_or_default()).unsigned_abs());
     Ok(names.iter().map(|name| (*name).to_owned()).zip(counts).collect())
 }
 
-/// A hold: ends, fence, since (16 digits each), node, owner (36 characters each), note.
+/// Decodes a hold: expires, fence, since (16 digits each), node, owner (36 characters each), note.
 pub(super) fn decode_hold(name: &str, slot: u32, hold: &[u8]) -> Option<LockRecord> {
     let hold = std::str::from_utf8(hold).ok()?;
     let moment = |from: usize| hold.get(from..from + 16).and_then(|digits| digits.parse::<Micros>().ok());
@@ -257,37 +266,37 @@ pub(super) fn parse_owner(text: &str) -> Option<LockOwner> {
     Uuid::parse_str(text).ok().map(|id| LockOwner::from_bytes(*id.as_bytes()))
 }
 
-/// Behind which slot of which lock to go on.
+/// Parses a cursor: the lock and slot after which to continue.
 pub(crate) fn parse_lock_cursor(cursor: &str) -> Result<(String, u32)> {
-    let wrong = || Error::invalid("cursor", "not one that a list of locks has given");
-    let (slot, name) = cursor.split_once(':').ok_or_else(wrong)?;
-    Ok((name.to_owned(), slot.parse().map_err(|_| wrong())?))
+    let invalid = || Error::invalid("cursor", "is not from a list of locks; use `next_cursor` of the previous page");
+    let (slot, name) = cursor.split_once(':').ok_or_else(invalid)?;
+    Ok((name.to_owned(), slot.parse().map_err(|_| invalid())?))
 }
 
-/// A script of the lock of this name; its own arguments follow.
+/// Returns a call of a script on a lock; its own arguments follow.
 fn lock_command(store: &Redis, script: &Script, name: &str) -> Result<Cmd> {
-    let hall = &store.peer_keys;
-    let mut cmd = script.call(hall);
+    let peer_keys = &store.peer_keys;
+    let mut cmd = script.call(peer_keys);
     cmd.arg(store.manual_now()).arg(check_lock_name(name)?);
     Ok(cmd)
 }
 
-/// A name that keys can hold: they part it from what follows by a control character.
+/// Checks a lock's name: keys separate it from other parts by a control character.
 pub(crate) fn check_lock_name(name: &str) -> Result<&str> {
     match name.contains(char::is_control) {
-        true => Err(Error::invalid("lock", "a name has no control characters")),
+        true => Err(Error::invalid("lock", "must not contain control characters")),
         false => Ok(name),
     }
 }
 
 fn replica_confirmation(store: &Redis) -> Option<ReplicaConfirmation<'static>> {
     let replicas = store.options.replicas;
-    // A lock that is granted, and a hold that is extended, is always written: it needs no seal.
-    (replicas > 0).then_some(ReplicaConfirmation { replicas, seal: None })
+    // A granted lock and an extended hold always write, so no `mark_write` is needed.
+    (replicas > 0).then_some(ReplicaConfirmation { replicas, mark_write: None })
 }
 
-fn slot_count(ask: &LockRequest) -> u32 {
-    ask.slots.clamp(1, LOCK_SLOTS_MAX)
+fn slot_count(request: &LockRequest) -> u32 {
+    request.slots.clamp(1, LOCK_SLOTS_MAX)
 }
 
 pub(crate) fn span_micros(time: Duration) -> Micros {

@@ -1,8 +1,9 @@
-//! The store on Redis or Valkey: one server, Sentinel, or Cluster.
+//! The store on Redis or Valkey: a single server, Sentinel, or Cluster.
 //!
-//! Every operation of the contract is one script on the keys of one queue; `keys.rs` lists the keys, `lua/README.md` describes
-//! the scripts.
-//! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
+//! Each operation of the store contract is one Lua script on the keys of one queue, so it is atomic. `contract` maps
+//! the operations to the modules, `keys` names the keys, `script` has the scripts (`lua/README.md`), and `conn` sends
+//! them.
+//! `ARGV[1]` of every script is empty, or the time that a test has set; no script takes the time from anywhere else.
 
 mod access;
 mod assemble;
@@ -81,8 +82,7 @@ use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::redis::maintenance::health;
 
-/// How often Sentinels are asked who the master is, although it still answers; and how often somebody looks for masters of a
-/// Cluster that do not.
+/// Interval at which Sentinels are asked for the master, and at which a Cluster is checked for unresponsive masters.
 const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
@@ -97,69 +97,69 @@ pub(crate) struct Redis {
     completion_subscriptions: CompletionSubscriptions,
     foreign_subscriptions: ForeignSubscriptions,
     state: Mutex<RedisState>,
-    /// How far the store's clock is ahead of ours, as the last answers said.
+    /// Offset of the store's clock from ours, as the latest replies report it.
     clock_offset: ClockOffset,
-    /// The thread on which beats are sent and messages are heard.
+    /// The store's own thread, which sends heartbeats and receives messages.
     runtime: tokio::runtime::Handle,
-    /// Ends it.
+    /// Stops that thread.
     stop: CancellationToken,
 }
 
-/// What this process remembers; all of it can be learnt again.
+/// State of this process; all of it can be rebuilt.
 #[derive(Default)]
 struct RedisState {
     keys: KeyCache,
-    /// In which queues a node of ours beats.
+    /// The queues in which a local node sends heartbeats.
     queues_by_node: HashMap<NodeId, BTreeSet<String>>,
-    /// In which queues a node of ours may be on the idle list.
+    /// The queues in which a local node may be on the idle list.
     maybe_idle: BTreeSet<(NodeId, String)>,
-    /// The mark of the last put-off in a queue up to which a node of ours has looked for what it knows.
+    /// The mark of the last deferral up to which a local node has looked for jobs that it can run.
     checked_deferrals: HashMap<(NodeId, Arc<str>), i64>,
-    /// How far a dead node's queue has been gone through.
+    /// Position in the take-back of a dead node's jobs, per queue.
     take_back_cursors: HashMap<(NodeId, String), String>,
-    /// Nodes of ours that can be found in the hall.
+    /// Local nodes that are announced as peers.
     announced_peers: BTreeSet<NodeId>,
     peer_cleanup: peers::PeerCleanup,
 }
 
 impl Redis {
-    /// Connects, and checks that the server can keep what it is given.
-    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
+    /// Connects, and checks that the server's settings keep jobs safe.
+    pub(crate) async fn open(url: RedisUrl, options: &StoreOptions) -> Result<Self> {
         let stop = CancellationToken::new();
-        // A store that does not come to be leaves no thread behind.
-        let ends_it = stop.clone().drop_guard();
-        let home = start_runtime(stop.clone())?;
-        let hall = PeerKeys::new(&options.prefix);
-        let (ears, voices, strangers) =
-            (WakeSubscriptions::default(), MessageSubscriptions::new(&hall), ForeignSubscriptions::default());
-        let watches = CompletionSubscriptions::new(voices.clone());
-        let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
-        let listener = Arc::new(move |info| {
-            hearing.0.handle_push(&info);
-            hearing.1.handle_push(&info);
-            hearing.2.handle_push(&info);
-            hearing.3.handle_push(&info);
+        // A failed open leaves no thread behind.
+        let stop_guard = stop.clone().drop_guard();
+        let runtime = start_runtime(stop.clone())?;
+        let peer_keys = PeerKeys::new(&options.prefix);
+        let wakes = WakeSubscriptions::default();
+        let messages = MessageSubscriptions::new(&peer_keys);
+        let foreign = ForeignSubscriptions::default();
+        let completions = CompletionSubscriptions::new(messages.clone());
+        let subscriptions = (wakes.clone(), messages.clone(), foreign.clone(), completions.clone());
+        let push_handler = Arc::new(move |info| {
+            subscriptions.0.handle_push(&info);
+            subscriptions.1.handle_push(&info);
+            subscriptions.2.handle_push(&info);
+            subscriptions.3.handle_push(&info);
         });
-        let link = Servers::new(place, options, home.clone(), listener)?;
-        home.spawn(check_masters_periodically(link.clone(), stop.clone()));
-        let hall = PeerKeys::new(&options.prefix);
+        let servers = Servers::new(url, options, runtime.clone(), push_handler)?;
+        runtime.spawn(check_masters_periodically(servers.clone(), stop.clone()));
         let store = Redis {
-            queue_registry: QueueRegistry::new(link.clone(), home.clone(), &hall),
-            servers: link,
+            queue_registry: QueueRegistry::new(servers.clone(), runtime.clone(), &peer_keys),
+            servers,
             options: options.clone(),
             prefix: options.prefix.clone(),
-            peer_keys: hall,
-            wake_subscriptions: ears,
-            message_subscriptions: voices,
-            completion_subscriptions: watches,
-            foreign_subscriptions: strangers,
+            peer_keys,
+            wake_subscriptions: wakes,
+            message_subscriptions: messages,
+            completion_subscriptions: completions,
+            foreign_subscriptions: foreign,
             state: Mutex::default(),
             clock_offset: ClockOffset::default(),
-            runtime: home,
+            runtime,
             stop,
         };
-        // From now on that is the store's own to do.
-        ends_it.disarm();
+        // From now on `Drop` stops the thread.
+        stop_guard.disarm();
         health::check_servers_on_open(&store).await?;
         Ok(store)
     }
@@ -168,98 +168,98 @@ impl Redis {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys of a queue.
+    /// Returns the keys of a queue.
     pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
         self.state().keys.get_or_insert(queue, false, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
-    /// The same for a queue that is there, because this process takes part in it.
+    /// Returns the keys of a queue that this process pushes to or works on; they stay cached.
     fn active_queue_keys(&self, queue: &str) -> Arc<QueueKeys> {
         self.state().keys.get_or_insert(queue, true, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
-    /// The keys of a queue that is about to get something: its name is put where others find it.
+    /// Registers a queue that is about to receive its first job or setting, and returns its keys.
     pub(crate) async fn register_queue(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
         self.queue_registry.register(op, queue, self.manual_now()).await?;
         Ok(self.active_queue_keys(queue))
     }
 
-    /// The names of all queues, sorted.
+    /// Returns the names of all queues, sorted.
     pub(crate) async fn queue_names(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.peer_keys.queues);
         let names = self.servers.send_idempotent(op, ConnectionRole::Client, self.peer_keys.slot, &cmd).await?;
-        let strange =
+        let unreadable =
             |e| Error::Store { op, reason: "the list of queues cannot be read".into(), source: Some(Box::new(e)) };
-        let names: BTreeSet<String> = redis::from_redis_value(names).map_err(strange)?;
+        let names: BTreeSet<String> = redis::from_redis_value(names).map_err(unreadable)?;
         Ok(names.into_iter().collect())
     }
 
-    /// The keys of a queue in which a node takes part from now on.
+    /// Records that a node works on a queue, and returns the keys of the queue.
     pub(crate) fn join_queue(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
-        let works = self.state().queues_by_node.get(&node).is_some_and(|queues| queues.contains(queue));
-        if !works {
+        let node_queues = self.state().queues_by_node.get(&node).is_some_and(|queues| queues.contains(queue));
+        if !node_queues {
             self.add_node_queues(node, &[queue.to_owned()]);
         }
         self.active_queue_keys(queue)
     }
 
-    /// Notes that a node works these queues, and answers all that it works.
+    /// Records that a node works on these queues, and returns all of its queues.
     fn add_node_queues(&self, node: NodeId, queues: &[String]) -> Vec<String> {
-        let mut known = self.state();
-        let works = known.queues_by_node.entry(node).or_default();
-        works.extend(queues.iter().cloned());
-        works.iter().cloned().collect()
+        let mut state = self.state();
+        let node_queues = state.queues_by_node.entry(node).or_default();
+        node_queues.extend(queues.iter().cloned());
+        node_queues.iter().cloned().collect()
     }
 
     fn queues_of_node(&self, node: NodeId) -> Vec<String> {
         self.state().queues_by_node.get(&node).map(|queues| queues.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Notes whether a node may be on the idle list of a queue, and answers whether it may have been before.
+    /// Records whether a node may be on the idle list of a queue, and returns whether it may have been before.
     pub(crate) fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
-        let (mut known, entry) = (self.state(), (node, queue.to_owned()));
+        let (mut state, entry) = (self.state(), (node, queue.to_owned()));
         match idle {
-            true => !known.maybe_idle.insert(entry),
-            false => known.maybe_idle.remove(&entry),
+            true => !state.maybe_idle.insert(entry),
+            false => state.maybe_idle.remove(&entry),
         }
     }
 
-    /// Whether anything was put off in a queue since this node looked for what it knows.
+    /// Returns whether a job was deferred in a queue since this node last looked for jobs that it can run.
     fn has_unchecked_deferrals(&self, node: NodeId, keys: &QueueKeys) -> bool {
         let mark = keys.deferred_mark.load(Ordering::Relaxed);
         mark != 0 && self.state().checked_deferrals.get(&(node, keys.queue.clone())) != Some(&mark)
     }
 
-    /// A script has told the mark of the last put-off, and whether the node has been given all up to it that it knows.
-    fn note_checked_deferrals(&self, node: NodeId, keys: &QueueKeys, mark: i64, through: bool) {
+    /// Records the mark of the last deferral, and whether the node has adopted all of its jobs up to it.
+    fn note_checked_deferrals(&self, node: NodeId, keys: &QueueKeys, mark: i64, is_complete: bool) {
         keys.deferred_mark.store(mark, Ordering::Relaxed);
-        if through {
+        if is_complete {
             self.state().checked_deferrals.insert((node, keys.queue.clone()), mark);
         }
     }
 
     fn forget_node(&self, node: NodeId) {
-        let mut known = self.state();
-        known.queues_by_node.remove(&node);
-        known.maybe_idle.retain(|(other, _)| *other != node);
-        known.checked_deferrals.retain(|(other, _), _| *other != node);
+        let mut state = self.state();
+        state.queues_by_node.remove(&node);
+        state.maybe_idle.retain(|(other, _)| *other != node);
+        state.checked_deferrals.retain(|(other, _), _| *other != node);
     }
 
-    /// Where to go on looking for what a dead node held.
+    /// Returns the position at which the take-back of a dead node's jobs continues.
     fn take_back_cursor(&self, suspect: NodeId, queue: &str) -> String {
         self.state().take_back_cursors.get(&(suspect, queue.to_owned())).cloned().unwrap_or_else(|| "0".to_owned())
     }
 
     fn set_take_back_cursor(&self, suspect: NodeId, queue: &str, cursor: Option<String>) {
-        let mut known = self.state();
+        let mut state = self.state();
         match cursor {
-            Some(cursor) => drop(known.take_back_cursors.insert((suspect, queue.to_owned()), cursor)),
-            None => drop(known.take_back_cursors.remove(&(suspect, queue.to_owned()))),
+            Some(cursor) => drop(state.take_back_cursors.insert((suspect, queue.to_owned()), cursor)),
+            None => drop(state.take_back_cursors.remove(&(suspect, queue.to_owned()))),
         }
     }
 
-    /// Sends what must not be lost: a script, or commands that go together; answers once as many replicas have it as should.
+    /// Sends a script, or commands as one transaction, and waits for the configured number of replicas.
     pub(crate) async fn send_replicated(
         &self,
         op: &'static str,
@@ -267,20 +267,26 @@ impl Redis {
         script: Option<&Script>,
         cmds: &[Cmd],
     ) -> Result<Value> {
-        let mut seal = script::MARK_WRITE.call(keys);
-        seal.arg(self.manual_now());
-        let confirm = ReplicaConfirmation { replicas: self.options.replicas, seal: Some(&seal) };
+        let mut mark_write = script::MARK_WRITE.call(keys);
+        mark_write.arg(self.manual_now());
+        let confirmation = ReplicaConfirmation { replicas: self.options.replicas, mark_write: Some(&mark_write) };
         self.servers
-            .send_replicated(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0))
+            .send_replicated(
+                op,
+                keys.slot,
+                script,
+                cmds,
+                Some(confirmation).filter(|confirmation| confirmation.replicas > 0),
+            )
             .await
     }
 
-    /// What scripts take as their first argument: empty, or the time that a test has set.
+    /// Returns the first argument of every script: empty, or the time that a test has set.
     pub(crate) fn manual_now(&self) -> String {
         if self.options.clock.is_manual() { self.options.clock.now_micros().to_string() } else { String::new() }
     }
 
-    /// The store's time as far as we know it without asking: never later than it is.
+    /// Returns the store's time without a request; never later than the true time.
     pub(crate) fn now(&self) -> Micros {
         match self.options.clock.is_manual() {
             true => self.options.clock.now_micros(),
@@ -288,14 +294,38 @@ impl Redis {
         }
     }
 
-    /// Takes a script's answer, and notes what time it says it is.
+    /// Runs a script that must not run twice.
+    pub(crate) async fn run_script(
+        &self,
+        op: &'static str,
+        role: ConnectionRole,
+        slot: u16,
+        script: &Script,
+        cmd: &Cmd,
+    ) -> Result<ScriptReply> {
+        self.parse_reply(op, self.servers.run_script(op, role, slot, script, cmd).await?)
+    }
+
+    /// Runs a script that is safe to run twice.
+    pub(crate) async fn run_script_idempotent(
+        &self,
+        op: &'static str,
+        role: ConnectionRole,
+        slot: u16,
+        script: &Script,
+        cmd: &Cmd,
+    ) -> Result<ScriptReply> {
+        self.parse_reply(op, self.servers.run_script_idempotent(op, role, slot, script, cmd).await?)
+    }
+
+    /// Parses a script's reply and records the time in it.
     pub(crate) fn parse_reply(&self, op: &'static str, value: Value) -> Result<ScriptReply> {
         let reply = ScriptReply::new(op, value)?;
         self.note_server_time(reply.now);
         Ok(reply)
     }
 
-    /// The store's time was at least this a moment ago.
+    /// Records that the store's time was at least `now` a moment ago.
     fn note_server_time(&self, now: Micros) {
         self.clock_offset.add_sample(now, Clock::system().since_boot());
     }
@@ -307,21 +337,21 @@ impl Drop for Redis {
     }
 }
 
-/// A thread with a runtime of its own: beats go out from there, however busy the rest of the process is.
+/// Starts a thread with its own runtime, so that heartbeats are sent however busy the rest of the process is.
 fn start_runtime(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
-    let failed = |e: std::io::Error| Error::store("open", format!("cannot start a thread: {e}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let start_error = |e: std::io::Error| Error::store("open", format!("cannot start a thread: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start_error)?;
     let handle = runtime.handle().clone();
     let run = move || runtime.block_on(stop.cancelled());
-    std::thread::Builder::new().name("duly-redis".into()).spawn(run).map_err(failed)?;
+    std::thread::Builder::new().name("duly-redis".into()).spawn(run).map_err(start_error)?;
     Ok(handle)
 }
 
-async fn check_masters_periodically(link: Arc<Servers>, stop: CancellationToken) {
-    if link.url().topology == self::url::Topology::Standalone {
+async fn check_masters_periodically(servers: Arc<Servers>, stop: CancellationToken) {
+    if servers.url().topology == self::url::Topology::Standalone {
         return;
     }
     while stop.run_until_cancelled(tokio::time::sleep(MASTER_CHECK_INTERVAL)).await.is_some() {
-        link.check_masters().await;
+        servers.check_masters().await;
     }
 }

@@ -1,10 +1,11 @@
-//! The names of queues, put into the hall where others find them.
+//! Registers the names of queues under the peer keys, where all processes find them.
 //!
-//! In a Cluster the hall has a server of its own: while that is away, the queues on the others must go on. So only a name
-//! that this process has never put there is waited for; later on it is done aside.
+//! In a Cluster these keys may live on another server than a queue, and a failure of that server must not stop the
+//! queue. A push therefore waits only for a name that this process has never registered; later it registers in the
+//! background.
 //!
-//! A server can lose what it has without losing a connection (FLUSHALL). A node learns of it by its next beat; whoever only
-//! pushes puts the names of all queues it has pushed to there again a moment later, in one request a second.
+//! A server can lose its data without losing a connection (FLUSHALL). A node notices it with its next heartbeat. A
+//! process that only pushes registers all queues that it has pushed to again, in one request per second.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,51 +22,52 @@ use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::script;
 use crate::store::redis::url::Topology;
 
-/// How long the first beat in a queue waits for its name: whoever looks after it should find the node.
+/// How long the first heartbeat in a queue waits for the registration, so that a client that lists queues finds the
+/// node.
 const FIRST_HEARTBEAT_WAIT: Duration = Duration::from_millis(500);
-/// How long the first push to a queue waits until its name is where others find it, if that may be another server.
+/// How long the first push to a queue waits for the registration if another server may hold the names.
 const FIRST_PUSH_WAIT: Duration = Duration::from_secs(1);
 
-/// How long after a name could not be put there for the first time it is tried again; doubles up to the longest.
+/// First pause before a failed registration is retried; doubles up to the maximum.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// How long after a push the name of its queue is put there again, at most.
+/// Maximum delay after a push before the name of its queue is registered again.
 const REFRESH_DELAY: Duration = Duration::from_secs(1);
-/// Most names in one request.
+/// Maximum names in one request.
 const NAMES_PER_REQUEST_MAX: usize = 500;
 
-/// Which names are in the hall, as far as this process knows.
+/// The names that this process has registered.
 pub(super) struct QueueRegistry {
     servers: Arc<Servers>,
-    /// Where names are put there that nobody waits for.
+    /// Runs the registrations in the background.
     runtime: Handle,
     keys: PeerKeys,
     registrations: Mutex<HashMap<String, QueueRegistration>>,
-    /// Those that were pushed to are about to be put there again.
+    /// A refresh of the names of pushed queues is scheduled.
     is_refresh_scheduled: AtomicBool,
-    /// A name is no longer on its way.
+    /// Notified when a registration is no longer in progress.
     changed: Notify,
 }
 
 #[derive(Clone, Copy, Default)]
 struct QueueRegistration {
-    /// Through which connection it got there; `None` if it never did.
+    /// The generation of the connection that registered it; `None` if it never was.
     registered_generation: Option<u64>,
-    /// It is on its way, and nobody waits for it.
+    /// A background registration runs.
     in_progress: bool,
-    /// It was waited for in vain: whoever comes now goes on at once.
+    /// A caller has timed out waiting; later callers do not wait.
     is_slow: bool,
-    /// The queue was pushed to since its name was put there.
+    /// The queue was pushed to since its name was registered.
     has_pushes: bool,
 }
 
 impl QueueRegistry {
-    pub(super) fn new(link: Arc<Servers>, home: Handle, hall: &PeerKeys) -> Arc<Self> {
+    pub(super) fn new(servers: Arc<Servers>, runtime: Handle, keys: &PeerKeys) -> Arc<Self> {
         Arc::new(QueueRegistry {
-            servers: link,
-            runtime: home,
-            keys: hall.clone(),
+            servers,
+            runtime,
+            keys: keys.clone(),
             registrations: Mutex::default(),
             is_refresh_scheduled: AtomicBool::new(false),
             changed: Notify::new(),
@@ -76,14 +78,14 @@ impl QueueRegistry {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of a queue that is about to get something is there, or, if it was before, will be again.
+    /// Registers a queue before its first push. A queue that was registered before is refreshed in the background.
     pub(super) async fn register(self: &Arc<Self>, op: &'static str, queue: &str, now: String) -> Result<()> {
         if !self.note_push(queue) {
             if self.servers.url().topology != Topology::Cluster || op != "push" {
                 return self.send_names(op, &[queue.to_owned()], now).await;
             }
-            // The names may live with a server that is away, and the queue with another: then a push goes on without its name,
-            // which is put there later, by us or by who works it.
+            // The server with the names may be down while the queue's own server works: the push then goes on, and the
+            // name is registered later by this process or by a worker of the queue.
             drop(self.register_in_background(queue, now));
             if tokio::time::timeout(FIRST_PUSH_WAIT, self.wait_until_registered(queue)).await.is_err() {
                 self.registrations().entry(queue.to_owned()).or_default().is_slow = true;
@@ -95,113 +97,124 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Notes that a queue is pushed to, and answers whether its name has been put there before.
+    /// Records a push to a queue, and returns whether its name was registered before.
     fn note_push(&self, queue: &str) -> bool {
-        let mut known = self.registrations();
-        let Some(name) = known.get_mut(queue).filter(|name| name.registered_generation.is_some()) else {
+        let mut registrations = self.registrations();
+        let Some(registration) =
+            registrations.get_mut(queue).filter(|registration| registration.registered_generation.is_some())
+        else {
             return false;
         };
-        name.has_pushes = true;
+        registration.has_pushes = true;
         true
     }
 
-    /// Before long puts the names of all queues there again that were pushed to, and lets nobody wait for it.
+    /// Registers the names of all pushed queues again after a short delay, in the background.
     fn schedule_refresh(self: &Arc<Self>, now: String) {
         if self.is_refresh_scheduled.swap(true, Ordering::SeqCst) {
             return;
         }
-        let names = self.clone();
+        let registry = self.clone();
         self.runtime.spawn(async move {
             tokio::time::sleep(REFRESH_DELAY).await;
-            names.is_refresh_scheduled.store(false, Ordering::SeqCst);
-            for some in names.take_pushed_queues().chunks(NAMES_PER_REQUEST_MAX) {
-                if let Err(error) = names.send_names("register", some, now.clone()).await {
-                    tracing::debug!(%error, "the names of queues are put there with a later push");
+            registry.is_refresh_scheduled.store(false, Ordering::SeqCst);
+            for batch in registry.take_pushed_queues().chunks(NAMES_PER_REQUEST_MAX) {
+                if let Err(error) = registry.send_names("register", batch, now.clone()).await {
+                    tracing::debug!(%error, "cannot register the names of queues; retrying with a later push");
                 }
             }
         });
     }
 
-    /// The queues that were pushed to since this was last asked.
+    /// Takes the queues that were pushed to since the last call.
     fn take_pushed_queues(&self) -> Vec<String> {
-        let mut known = self.registrations();
-        let pushed = |(queue, name): (&String, &mut QueueRegistration)| {
-            std::mem::take(&mut name.has_pushes).then(|| queue.clone())
+        let mut registrations = self.registrations();
+        let pushed = |(queue, registration): (&String, &mut QueueRegistration)| {
+            std::mem::take(&mut registration.has_pushes).then(|| queue.clone())
         };
-        known.iter_mut().filter_map(pushed).collect()
+        registrations.iter_mut().filter_map(pushed).collect()
     }
 
-    /// The server may have lost this name, although the connection is the same.
+    /// Records that the server may have lost this name, although the connection is the same.
     pub(super) fn mark_uncertain(&self, queue: &str) {
-        if let Some(name) = self.registrations().get_mut(queue) {
-            // It was there; but not by any connection that still counts.
-            name.registered_generation = name.registered_generation.map(|_| 0);
+        if let Some(registration) = self.registrations().get_mut(queue) {
+            // Registered once, but by no generation that is current.
+            registration.registered_generation = registration.registered_generation.map(|_| 0);
         }
     }
 
-    /// The same for a queue in which a node has just beaten: that counts, whatever becomes of the name.
+    /// Registers a queue after a heartbeat in it. The heartbeat counts even if this fails.
     pub(super) async fn register_after_heartbeat(self: &Arc<Self>, queue: &str, now: String) {
-        let first = !self.registrations().contains_key(queue);
-        if let Some(under_way) = self.register_in_background(queue, now)
-            && first
+        let is_first = !self.registrations().contains_key(queue);
+        if let Some(registering) = self.register_in_background(queue, now)
+            && is_first
         {
-            let _ = tokio::time::timeout(FIRST_HEARTBEAT_WAIT, under_way).await;
+            let _ = tokio::time::timeout(FIRST_HEARTBEAT_WAIT, registering).await;
         }
     }
 
-    /// Resolves when a name is no longer on its way, whoever has sent it, or known to take long.
+    /// Waits until the registration is no longer in progress, or is known to be slow.
     async fn wait_until_registered(&self, queue: &str) {
         loop {
-            let mut news = std::pin::pin!(self.changed.notified());
-            news.as_mut().enable();
-            if !self.registrations().get(queue).is_some_and(|name| name.in_progress && !name.is_slow) {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !self
+                .registrations()
+                .get(queue)
+                .is_some_and(|registration| registration.in_progress && !registration.is_slow)
+            {
                 return;
             }
-            news.await;
+            changed.await;
         }
     }
 
-    /// Puts a name there again if it may be missing, and lets nobody wait for it.
+    /// Registers a name in the background if the server may not have it.
     fn register_in_background(self: &Arc<Self>, queue: &str, now: String) -> Option<JoinHandle<()>> {
-        // A server that came back, or another in its place, may have forgotten it.
-        let by = self.servers.generation(ConnectionRole::Client, self.keys.slot);
-        let is_there =
-            |name: &QueueRegistration| name.in_progress || (by != 0 && name.registered_generation == Some(by));
-        if self.registrations().get(queue).is_some_and(is_there) {
+        // A restarted server, or its successor, may have lost the name.
+        let generation = self.servers.generation(ConnectionRole::Client, self.keys.slot);
+        let is_registered = |registration: &QueueRegistration| {
+            registration.in_progress || (generation != 0 && registration.registered_generation == Some(generation))
+        };
+        if self.registrations().get(queue).is_some_and(is_registered) {
             return None;
         }
         self.registrations().entry(queue.to_owned()).or_default().in_progress = true;
-        let (names, queue) = (self.clone(), queue.to_owned());
+        let (registry, queue) = (self.clone(), queue.to_owned());
         Some(self.runtime.spawn(async move {
             let mut pause = RETRY_PAUSE_MIN;
-            while let Err(error) = names.send_names("register", std::slice::from_ref(&queue), now.clone()).await {
+            while let Err(error) = registry.send_names("register", std::slice::from_ref(&queue), now.clone()).await {
                 match pause {
-                    RETRY_PAUSE_MIN => tracing::warn!(queue, %error, "others may not find this queue yet"),
-                    _ => tracing::debug!(queue, %error, "others may not find this queue yet"),
+                    RETRY_PAUSE_MIN => {
+                        tracing::warn!(queue, %error, "cannot register the queue; other processes may not find it yet")
+                    }
+                    _ => {
+                        tracing::debug!(queue, %error, "cannot register the queue; other processes may not find it yet")
+                    }
                 }
-                // One that was there before is put there with the next beat or push; one that never was has jobs that nobody
-                // finds, and perhaps there is no next.
-                if !names.note_slow(&queue) {
+                // A name that was registered before is refreshed by the next heartbeat or push. A new name is retried:
+                // there may be no next one, and no worker finds its jobs.
+                if !registry.note_slow(&queue) {
                     break;
                 }
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(RETRY_PAUSE_MAX);
             }
-            names.registrations().entry(queue).or_default().in_progress = false;
-            names.changed.notify_waiters();
+            registry.registrations().entry(queue).or_default().in_progress = false;
+            registry.changed.notify_waiters();
         }))
     }
 
-    /// Notes that it takes long to put a name there, and answers whether it never was.
+    /// Records that a registration is slow, and returns whether the name was never registered.
     fn note_slow(&self, queue: &str) -> bool {
-        let missing = {
-            let mut known = self.registrations();
-            let name = known.entry(queue.to_owned()).or_default();
-            name.is_slow = name.registered_generation.is_none();
-            name.is_slow
+        let never_registered = {
+            let mut registrations = self.registrations();
+            let registration = registrations.entry(queue.to_owned()).or_default();
+            registration.is_slow = registration.registered_generation.is_none();
+            registration.is_slow
         };
         self.changed.notify_waiters();
-        missing
+        never_registered
     }
 
     async fn send_names(&self, op: &'static str, queues: &[String], now: String) -> Result<()> {
@@ -210,11 +223,11 @@ impl QueueRegistry {
         self.servers
             .run_script_idempotent(op, ConnectionRole::Client, self.keys.slot, &script::REGISTER_QUEUES, &cmd)
             .await?;
-        let by = self.servers.generation(ConnectionRole::Client, self.keys.slot);
-        let mut known = self.registrations();
+        let generation = self.servers.generation(ConnectionRole::Client, self.keys.slot);
+        let mut registrations = self.registrations();
         for queue in queues {
-            let name = known.entry(queue.clone()).or_default();
-            (name.registered_generation, name.is_slow) = (Some(by), false);
+            let registration = registrations.entry(queue.clone()).or_default();
+            (registration.registered_generation, registration.is_slow) = (Some(generation), false);
         }
         Ok(())
     }

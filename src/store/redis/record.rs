@@ -1,8 +1,8 @@
-//! Between values and the texts that Redis keeps of them. A server, a script and a person can read these texts.
+//! Encodes values as the texts that Redis stores. Servers, scripts and people can read these texts.
 //!
-//! A record begins with one digit for its format and one for the priority, then fields between tabs, a line feed, and the args
-//! byte for byte. What is empty has the format's default. The last field is a checksum of the id and of all the rest, where it is
-//! there. A worker that meets a format it does not know, or a record that is not as it was written, gives the job back.
+//! A record starts with one digit for its format and one for the priority. Tab-separated fields follow, then a line
+//! feed and the args verbatim. An empty field has the format's default. The last field, if present, is a checksum of
+//! the id and everything else. A worker releases a job if its record has an unknown format or a checksum mismatch.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +13,10 @@ use crate::node::NodeId;
 use crate::store::checksum::crc32;
 use crate::store::open::DEFAULT_KEEP;
 
-/// The format of everything this version writes.
+/// The format of all records that this version writes.
 pub(super) const RECORD_FORMAT: u8 = b'1';
 
-/// How urgent a priority is, as the digit in records, tickets and held values.
+/// Returns the digit of a priority in records, tickets and held values.
 pub(super) fn priority_digit(priority: Priority) -> u8 {
     match priority {
         Priority::Critical => b'0',
@@ -30,7 +30,7 @@ fn priority_from_digit(digit: u8) -> Priority {
     Priority::ALL.into_iter().find(|priority| self::priority_digit(*priority) == digit).unwrap_or_default()
 }
 
-/// What stands in a record.
+/// The contents of a record.
 struct RecordFields<'j> {
     id: JobId,
     priority: Priority,
@@ -46,7 +46,7 @@ struct RecordFields<'j> {
     args: &'j str,
 }
 
-/// The record of a job that is pushed at about `now`, and is due at first at `due`.
+/// Encodes a job that is pushed at about `now` and first due at `due`.
 pub(super) fn encode_push(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     encode_fields(&RecordFields {
         id: job.id,
@@ -64,7 +64,7 @@ pub(super) fn encode_push(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     })
 }
 
-/// The record of a job that was pushed long ago, to another store.
+/// Encodes a job that was pushed to another store.
 pub(super) fn encode_job(job: &Job, due: Micros) -> Vec<u8> {
     encode_fields(&RecordFields {
         id: job.id,
@@ -89,34 +89,34 @@ fn encode_fields(job: &RecordFields<'_>) -> Vec<u8> {
         out.push(b'\t');
         out.extend(text.as_bytes());
     };
-    let unless = |value: i64, default: i64| if value == default { String::new() } else { value.to_string() };
+    let non_default = |value: i64, default: i64| if value == default { String::new() } else { value.to_string() };
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 1_000_000);
     field(job.kind);
     field(&job.pushed.to_string());
-    field(&unless(job.due, job.pushed));
-    field(&unless(job.max_attempts.into(), DEFAULT_MAX_ATTEMPTS.into()));
-    field(&unless(millis(job.timeout), millis(DEFAULT_TIMEOUT)));
-    field(&unless(millis(job.keep), millis(DEFAULT_KEEP)));
+    field(&non_default(job.due, job.pushed));
+    field(&non_default(job.max_attempts.into(), DEFAULT_MAX_ATTEMPTS.into()));
+    field(&non_default(millis(job.timeout), millis(DEFAULT_TIMEOUT)));
+    field(&non_default(millis(job.keep), millis(DEFAULT_KEEP)));
     field(job.unique.unwrap_or(""));
     field(&job.tags.join(" "));
     field(job.traceparent.unwrap_or(""));
-    let sum = crc32(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
-    out.extend(format!("\t{sum:08x}").as_bytes());
+    let checksum = crc32(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
+    out.extend(format!("\t{checksum:08x}").as_bytes());
     out.push(b'\n');
     out.extend(job.args.as_bytes());
     out
 }
 
-/// A job from its record, and when it was due at first.
+/// Decodes a job and its first due time. Logs an error if the record is unreadable.
 pub(super) fn decode(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
     let (job, due) = decode_quietly(id, queue, record);
     if job.kind == UNREADABLE_KIND {
-        tracing::error!(%id, queue, "a record that is not as it was written, or that a newer version of duly has written; it is not run");
+        tracing::error!(%id, queue, "the job's record is corrupted or was written by a newer duly; the job does not run");
     }
     (job, due)
 }
 
-/// The same, where it is no news that one cannot be read.
+/// Like [`decode`], without logging.
 pub(super) fn decode_quietly(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
     parse(id, queue, record).unwrap_or_else(|| (unreadable_job(id, queue, record.get(1).copied().unwrap_or(b'2')), 0))
 }
@@ -140,13 +140,13 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     let timeout = number(i64::try_from(DEFAULT_TIMEOUT.as_millis()).ok()?)?;
     let keep = number(i64::try_from(DEFAULT_KEEP.as_millis()).ok()?)?;
     let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
-    // Older versions have left none.
-    if let Some(said) = fields.next() {
-        let rest = head.get(..head.len().checked_sub(said.len() + 1)?)?;
-        let sum = crc32(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
-        (u32::from_str_radix(said, 16).ok()? == sum).then_some(())?;
+    // Records of older versions have no checksum.
+    if let Some(checksum) = fields.next() {
+        let rest = head.get(..head.len().checked_sub(checksum.len() + 1)?)?;
+        let computed = crc32(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
+        (u32::from_str_radix(checksum, 16).ok()? == computed).then_some(())?;
     }
-    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let job = Job {
         id,
         queue: queue.to_owned(),
@@ -157,14 +157,14 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
         max_attempts: u32::try_from(max_attempts).ok()?,
         timeout: Duration::from_millis(timeout.unsigned_abs()),
         keep: Duration::from_millis(keep.unsigned_abs()),
-        unique: some(unique),
+        unique: non_empty(unique),
         tags: tags.split(' ').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
-        traceparent: some(traceparent),
+        traceparent: non_empty(traceparent),
     };
     Some((job, due))
 }
 
-/// What can be said of a record that cannot be read: the second byte is the priority in every format.
+/// Builds the job of an unreadable record: the second byte is the priority in every format.
 fn unreadable_job(id: JobId, queue: &str, digit: u8) -> Job {
     Job {
         id,
@@ -182,27 +182,27 @@ fn unreadable_job(id: JobId, queue: &str, digit: u8) -> Job {
     }
 }
 
-/// The most that is counted of anything: scripts count no further.
+/// The maximum of any counter; scripts count no further.
 pub(super) const COUNT_MAX: u32 = u32::MAX >> 1;
 
-/// What has changed about a job in trouble.
+/// The mutable part of a job that has failed, crashed or been rescheduled. Other jobs have no meta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobMeta {
-    /// When it is due; 0: as its record says.
+    /// When the job is due; 0 means the due time of its record.
     pub(super) due: Micros,
-    /// When this was written.
+    /// When this meta was written.
     pub(super) changed_at: Micros,
     pub(super) attempts: u32,
     pub(super) crashes: u32,
-    /// How many failures it ever had; the newest are in its history.
+    /// Number of failures ever; the history has the newest.
     pub(super) failures: u32,
-    /// How often it got a new ticket.
+    /// Number of tickets that the job has had.
     pub(super) ticket_number: u32,
 }
 
 impl JobMeta {
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
-        // A dead job's group and its words stand behind it.
+        // A dead job has its group and index terms after the meta.
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         Some(JobMeta {
@@ -215,103 +215,103 @@ impl JobMeta {
         })
     }
 
-    /// The group of a dead job, by the text of its meta.
+    /// Returns the group of a dead job from its meta.
     pub(super) fn dead_group(text: &[u8]) -> Option<&str> {
         std::str::from_utf8(text.get(72..88)?).ok()
     }
 
-    /// All of it, as a script would write it.
+    /// Encodes the whole meta as a script would.
     pub(super) fn encode(&self) -> String {
         format!("{:016}{:016}{}", self.due, self.changed_at, self.encode_counts())
     }
 
-    /// The part that does not depend on the moment.
+    /// Encodes the counters, without the times.
     pub(super) fn encode_counts(&self) -> String {
-        let [attempts, crashes, failures, turn] =
+        let [attempts, crashes, failures, ticket_number] =
             [self.attempts, self.crashes, self.failures, self.ticket_number].map(|count| count.min(COUNT_MAX));
-        format!("{attempts:010}{crashes:010}{failures:010}{turn:010}")
+        format!("{attempts:010}{crashes:010}{failures:010}{ticket_number:010}")
     }
 }
 
-/// What stands for a job: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
-/// In a ready list a job without trouble has only its id.
-pub(super) fn encode_ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
+/// Encodes a ticket: id, flag, and for a job with a meta its ticket number.
+/// In a ready list a job without a meta has only its id.
+pub(super) fn encode_ticket(id: JobId, priority: Priority, ticket_number: Option<u32>) -> Vec<u8> {
     let mut ticket = Vec::with_capacity(18);
     ticket.extend(id.as_bytes());
-    ticket.push(priority_flag(priority, turn.is_some()));
-    if let Some(turn) = turn {
-        ticket.extend(turn.to_string().as_bytes());
+    ticket.push(priority_flag(priority, ticket_number.is_some()));
+    if let Some(ticket_number) = ticket_number {
+        ticket.extend(ticket_number.to_string().as_bytes());
     }
     ticket
 }
 
-/// What stands in the schedule: the ticket, a space, and the words by which the job is found.
+/// Encodes an entry of the schedule: the ticket, a space, and the job's index terms.
 pub(super) fn encode_due_ticket(
     id: JobId,
     priority: Priority,
-    turn: Option<u32>,
+    ticket_number: Option<u32>,
     kind: &str,
     tags: &[String],
 ) -> Vec<u8> {
-    let mut ticket = encode_ticket(id, priority, turn);
+    let mut ticket = encode_ticket(id, priority, ticket_number);
     ticket.push(b' ');
     ticket.extend(index_terms(kind, tags).as_bytes());
     ticket
 }
 
-/// The words of a job: its kind and its tags.
+/// Returns the index terms of a job: its kind and its tags.
 pub(super) fn index_terms(kind: &str, tags: &[String]) -> String {
-    tags.iter().fold(kind.to_owned(), |words, tag| words + " " + tag)
+    tags.iter().fold(kind.to_owned(), |terms, tag| terms + " " + tag)
 }
 
-/// The words of a record, as a script would find them.
+/// Returns the index terms of a record, as a script would find them.
 pub(super) fn record_index_terms(record: &[u8]) -> String {
     let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let fields: Vec<&[u8]> = head.split(|byte| *byte == b'\t').collect();
     let (Some(kind), Some(tags)) = (fields.get(1), fields.get(8)) else {
         return String::new();
     };
-    let words = if tags.is_empty() { kind.to_vec() } else { [kind, &b" "[..], tags].concat() };
-    String::from_utf8_lossy(&words).into_owned()
+    let terms = if tags.is_empty() { kind.to_vec() } else { [kind, &b" "[..], tags].concat() };
+    String::from_utf8_lossy(&terms).into_owned()
 }
 
-/// The flag of a job: its priority, as a letter if it has a meta.
-pub(super) fn priority_flag(priority: Priority, in_trouble: bool) -> u8 {
-    priority_digit(priority) + if in_trouble { b'a' - b'0' } else { 0 }
+/// Returns the flag of a job: its priority digit, or the matching letter if the job has a meta.
+pub(super) fn priority_flag(priority: Priority, has_meta: bool) -> u8 {
+    priority_digit(priority) + if has_meta { b'a' - b'0' } else { 0 }
 }
 
-/// What a ticket in a ready list says: id, and whether the job has a meta.
+/// Decodes a ticket of a ready list: the id, and whether the job has a meta.
 pub(super) fn decode_ticket(ticket: &[u8]) -> Option<(JobId, bool)> {
     let (id, rest) = ticket.split_first_chunk::<16>()?;
     Some((JobId::from_bytes(*id), rest.first().is_some_and(u8::is_ascii_lowercase)))
 }
 
-/// How a held job is entered: by whom, under which fence. Longer than 64 bytes, so that no server packs the hash into a list
-/// through which it would have to walk.
+/// Encodes the entry of a held job: node, fence and flag. Padded to over 64 bytes, so that the server stores the hash
+/// as a table and not as a list with linear lookups.
 pub(super) fn encode_held(node: NodeId, fence: Fence, flag: u8) -> String {
     format!("{:<64}{}", format!("{node} {:016}", fence.0), char::from(flag))
 }
 
-/// Node and fence of a held value, and whether the job is in trouble.
+/// Decodes the node and the fence of a held job, and whether the job has a meta.
 pub(super) fn decode_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let text = std::str::from_utf8(value).ok()?;
     let (node, rest) = text.split_once(' ')?;
-    let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
-    Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), in_trouble))
+    let has_meta = value.last().is_some_and(u8::is_ascii_lowercase);
+    Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), has_meta))
 }
 
-/// How long done jobs of a queue are kept, at least and at most.
+/// Decodes the minimum and the maximum time that done jobs of a queue are kept.
 pub(super) fn decode_keep_range(text: &[u8]) -> Option<(Micros, Micros)> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 32 && text.is_ascii())?;
     Some((text[..16].parse().ok()?, text[16..].parse().ok()?))
 }
 
-/// A moment as scripts keep it, so that it stays one when they count with it.
+/// Clamps a time to the range in which scripts can do arithmetic with it.
 pub(super) fn clamp_moment(at: SystemTime) -> Micros {
     to_micros(at).clamp(0, 2 * DELAY_MAX)
 }
 
-/// A failure as the history keeps it, but for its moment, which the store puts in front.
+/// Encodes a failure for the history; the store prepends the time.
 pub(super) fn encode_failure(attempt: u32, node: NodeId, error: &str) -> String {
     format!("{attempt:010}{node}{}", Failure::truncate_error(error))
 }
@@ -326,7 +326,7 @@ pub(super) fn decode_failure(text: &[u8]) -> Option<Failure> {
     })
 }
 
-/// How far an attempt has come: the moment, the number, a tab, what it says.
+/// Encodes the progress of an attempt: time, number, tab, note.
 pub(super) fn encode_progress(progress: &JobProgress) -> String {
     format!("{:016}{}\t{}", clamp_moment(progress.at), progress.done, progress.note)
 }
@@ -338,7 +338,7 @@ pub(super) fn decode_progress(text: &[u8]) -> Option<JobProgress> {
     Some(JobProgress::new(done.parse().ok()?, note, at))
 }
 
-/// A line of a log: the moment, the attempt, what it says.
+/// Encodes a log line: time, attempt, text.
 pub(super) fn encode_log_line(at: SystemTime, attempt: u32, line: &str) -> String {
     format!("{:016}{attempt:010}{line}", clamp_moment(at))
 }
@@ -352,12 +352,12 @@ pub(super) fn decode_log_line(text: &[u8]) -> Option<LogLine> {
     })
 }
 
-/// A moment as scripts take it: `+n` for microseconds from now.
+/// Encodes a due time for a script as `+n`, microseconds from now.
 pub(super) fn encode_delay(after: Duration) -> String {
     format!("+{}", micros(after).min(DELAY_MAX))
 }
 
-/// The longest delay: beyond it a script could not tell microseconds apart any more.
+/// The maximum delay; above it a script's numbers lose microseconds.
 pub(super) const DELAY_MAX: Micros = 4_000_000_000_000_000;
 
 #[cfg(test)]
@@ -373,32 +373,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_survives(kind in "[a-z:./_-]{1,20}", args in "\\PC{0,200}|[\\n\\t\\r ]{0,9}", key in proptest::option::of("\\PC{1,20}"),
-                             tags in proptest::collection::vec("[a-z]{1,5}", 0..4), pushed in 0i64..4_000_000_000_000_000, after in 0i64..9_999_999) {
+        fn records_round_trip(kind in "[a-z:./_-]{1,20}", args in "\\PC{0,200}|[\\n\\t\\r ]{0,9}", key in proptest::option::of("\\PC{1,20}"),
+                             tags in proptest::collection::vec("[a-z]{1,5}", 0..4), pushed in 0i64..4_000_000_000_000_000, delay in 0i64..9_999_999) {
             let push = push_of(kind, args, key, tags);
-            let (read, due) = decode(push.id, "q", &encode_push(&push, pushed, pushed + after));
-            prop_assert_eq!(due, pushed + after);
-            prop_assert_eq!(read.kind, push.kind);
-            prop_assert_eq!(&read.args, push.args.as_ref().expect("given"));
-            prop_assert_eq!((read.unique, read.tags), (push.unique, push.tags));
-            prop_assert_eq!((read.max_attempts, read.timeout, Some(read.keep)), (push.max_attempts, push.timeout, push.keep));
+            let (decoded, due) = decode(push.id, "q", &encode_push(&push, pushed, pushed + delay));
+            prop_assert_eq!(due, pushed + delay);
+            prop_assert_eq!(decoded.kind, push.kind);
+            prop_assert_eq!(&decoded.args, push.args.as_ref().expect("given"));
+            prop_assert_eq!((decoded.unique, decoded.tags), (push.unique, push.tags));
+            prop_assert_eq!((decoded.max_attempts, decoded.timeout, Some(decoded.keep)), (push.max_attempts, push.timeout, push.keep));
         }
 
         #[test]
-        fn what_has_changed_survives(due in 0i64..8_000_000_000_000_000, attempts in 0..=COUNT_MAX, failures in 0..=COUNT_MAX) {
+        fn metas_round_trip(due in 0i64..8_000_000_000_000_000, attempts in 0..=COUNT_MAX, failures in 0..=COUNT_MAX) {
             let meta = JobMeta { due, changed_at: due / 2, attempts, crashes: 7, failures, ticket_number: 0 };
             prop_assert_eq!(JobMeta::decode(meta.encode().as_bytes()), Some(meta));
         }
 
         #[test]
-        fn any_bytes_read_or_are_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(JobId::from_name("x"), "q", &bytes);
             let _ = (decode_progress(&bytes), decode_log_line(&bytes), JobMeta::dead_group(&bytes));
             let _ = (JobMeta::decode(&bytes), decode_ticket(&bytes), decode_held(&bytes), decode_failure(&bytes));
         }
 
         #[test]
-        fn a_held_value_survives(fence in 0u64..9_999_999_999_999_999) {
+        fn held_values_round_trip(fence in 0u64..9_999_999_999_999_999) {
             let node = NodeId::fresh();
             let value = encode_held(node, Fence(fence), b'2');
             prop_assert_eq!(value.len(), 65);

@@ -1,4 +1,4 @@
-//! What a script answers, taken apart in its order.
+//! Reads the reply of a script, value by value.
 
 use redis::Value;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::store::Capacity;
 
-/// The values of one answer, first to last.
+/// The values of one reply, first to last.
 pub(crate) struct ScriptReply {
     op: &'static str,
     values: std::vec::IntoIter<Value>,
@@ -16,7 +16,7 @@ pub(crate) struct ScriptReply {
 }
 
 impl ScriptReply {
-    /// Every script answers a list that begins with the store's time.
+    /// Parses a reply: every script returns a list that starts with the store's time.
     pub(crate) fn new(op: &'static str, value: Value) -> Result<Self> {
         let values = value.into_sequence().map_err(|_| unexpected_reply(op))?.into_iter();
         let mut reply = ScriptReply { op, values, now: 0 };
@@ -24,7 +24,7 @@ impl ScriptReply {
         Ok(reply)
     }
 
-    /// What a push answers that nothing was in the way of.
+    /// Returns the reply to a push that was accepted in full.
     pub(crate) fn push_accepted(op: &'static str, now: Micros) -> Self {
         ScriptReply { op, values: vec![Value::Array(Vec::new()), Value::Array(Vec::new())].into_iter(), now }
     }
@@ -33,12 +33,12 @@ impl ScriptReply {
         self.values.next().ok_or_else(|| unexpected_reply(self.op))
     }
 
-    /// Whether a queue is too full: then a push answers nothing else.
+    /// Returns whether a push was rejected because the queue is full; the reply then has only the capacity.
     pub(super) fn is_queue_full(&self) -> bool {
         matches!(self.values.as_slice().first(), Some(Value::BulkString(word)) if word == b"full")
     }
 
-    /// The limit of a queue that is too full, if that is what is answered.
+    /// Returns the capacity of the queue if the push was rejected because of it.
     pub(super) fn take_exceeded_capacity(&mut self) -> Result<Option<Capacity>> {
         if !self.is_queue_full() {
             return Ok(None);
@@ -47,13 +47,13 @@ impl ScriptReply {
         self.capacity().map(Some)
     }
 
-    /// A limit: two numbers, or nothing.
+    /// Reads a capacity: two optional numbers.
     pub(super) fn capacity(&mut self) -> Result<Capacity> {
         let mut number = || self.optional_int().map(|number| number.and_then(|number| u64::try_from(number).ok()));
         Ok(Capacity { jobs: number()?, bytes: number()? })
     }
 
-    /// The last value, if it is a number.
+    /// Takes the last value, if it is a number.
     pub(crate) fn last_int(&mut self) -> Option<i64> {
         self.values.next_back().as_ref().and_then(int_from_value)
     }
@@ -67,7 +67,7 @@ impl ScriptReply {
         int_from_value(&value).ok_or_else(|| unexpected_reply(self.op))
     }
 
-    /// A number, or nothing.
+    /// Reads an optional number.
     pub(crate) fn optional_int(&mut self) -> Result<Option<i64>> {
         Ok(int_from_value(&self.next_value()?))
     }
@@ -80,7 +80,7 @@ impl ScriptReply {
         String::from_utf8(self.bytes()?).map_err(|_| unexpected_reply(self.op))
     }
 
-    /// A list of byte strings; those that are missing are `None`.
+    /// Reads a list of byte strings; missing ones are `None`.
     pub(crate) fn list(&mut self) -> Result<Vec<Option<Vec<u8>>>> {
         byte_list(self.op, self.next_value()?)
     }
@@ -89,7 +89,7 @@ impl ScriptReply {
         self.next_value()?.into_sequence().map_err(|_| unexpected_reply(self.op))
     }
 
-    /// A list of ids.
+    /// Reads a list of ids.
     pub(crate) fn ids(&mut self) -> Result<Vec<JobId>> {
         let op = self.op;
         self.list()?
@@ -98,7 +98,7 @@ impl ScriptReply {
             .collect()
     }
 
-    /// All that is left, as ids.
+    /// Reads all remaining values as ids.
     pub(crate) fn remaining_ids(self) -> Result<Vec<JobId>> {
         let op = self.op;
         self.values
@@ -106,7 +106,7 @@ impl ScriptReply {
             .collect()
     }
 
-    /// A list of answers within this one.
+    /// Reads a list of nested replies.
     pub(crate) fn rows(&mut self) -> Result<Vec<ScriptReply>> {
         let (op, now) = (self.op, self.now);
         let row = |value: Value| {
@@ -130,13 +130,13 @@ fn int_from_value(value: &Value) -> Option<i64> {
     }
 }
 
-/// A number from its text: scores come with an exponent when they are large. What is none is 0.
+/// Parses a number, which may have an exponent, as large scores do. Returns 0 for any other text.
 pub(crate) fn parse_number(text: &[u8]) -> i64 {
     let text = String::from_utf8_lossy(text);
     text.parse().unwrap_or_else(|_| text.parse::<f64>().unwrap_or(0.0) as i64)
 }
 
-/// A list of byte strings, of a script or of a plain command; those that are missing are `None`.
+/// Reads the reply of a script or a plain command as a list of byte strings; missing ones are `None`.
 pub(super) fn byte_list(op: &'static str, value: Value) -> Result<Vec<Option<Vec<u8>>>> {
     let values = value.into_sequence().map_err(|_| unexpected_reply(op))?;
     Ok(values.into_iter().map(bytes_from_value).collect())
@@ -151,7 +151,7 @@ fn bytes_from_value(value: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// An answer that no script of ours gives. It was carried out, whatever it was.
+/// Builds the error for a reply that no script returns. The request has run.
 fn unexpected_reply(op: &'static str) -> Error {
-    Error::Unknown { op, source: Some("the server gave an answer that duly does not understand".into()) }
+    Error::Unknown { op, source: Some("unexpected reply from the server".into()) }
 }

@@ -234,7 +234,7 @@ impl Script {
             };
             Ok((script.keys.iter().map(position).collect::<Result<Vec<_>, _>>()?, script.code))
         });
-        // A test finds these; a server would answer with the problem.
+        // A unit test fails on such a script; a server replies with the problem.
         let refuse = |why: &String| (Vec::new(), format!("#!lua\nreturn redis.error_reply([[ERR {why}]])\n"));
         let (keys, code) = assembled.as_ref().map_or_else(refuse, Clone::clone);
         let sha = sha1(&code);

@@ -1,4 +1,4 @@
-//! A queue on its way to another store, or from one: the mark, batches with their marker, and what has gone.
+//! Transfers of queues between stores: the transfer mark, batches with their checkpoint, and the removal of moved jobs.
 
 use std::time::SystemTime;
 
@@ -15,47 +15,47 @@ use crate::store::redis::record::{DELAY_MAX, JobMeta};
 use crate::store::redis::{Redis, script};
 use crate::store::{TransferBatch, TransferBatchResult, TransferMark, TransferMarkReply};
 
-/// `set_moving` of the contract.
+/// Implements `Store::set_transfer_mark`.
 pub(super) async fn set_transfer_mark(
     store: &Redis,
     queue: &str,
-    mover: NodeId,
+    transfer_id: NodeId,
     to: Option<&str>,
 ) -> Result<TransferMarkReply> {
-    let keys = store.register_queue("set_moving", queue).await?;
+    let keys = store.register_queue("set_transfer_mark", queue).await?;
     let mut cmd = script::SET_TRANSFER_MARK.call(&*keys);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(mover.to_string()).arg(to.unwrap_or(""));
-    let value = store.send_replicated("set_moving", &keys, Some(&script::SET_TRANSFER_MARK), &[cmd]).await?;
-    let mut reply = store.parse_reply("set_moving", value)?;
-    let moving = TransferMark::parse(&reply.text()?);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(transfer_id.to_string()).arg(to.unwrap_or(""));
+    let value = store.send_replicated("set_transfer_mark", &keys, Some(&script::SET_TRANSFER_MARK), &[cmd]).await?;
+    let mut reply = store.parse_reply("set_transfer_mark", value)?;
+    let mark = TransferMark::parse(&reply.text()?);
     let fence = reply.optional_int()?.unwrap_or(0);
-    Ok(TransferMarkReply { mark: moving, last_fence: Fence(fence.unsigned_abs()) })
+    Ok(TransferMarkReply { mark, last_fence: Fence(fence.unsigned_abs()) })
 }
 
-/// `move_in` of the contract.
+/// Implements `Store::transfer_in`.
 pub(super) async fn transfer_in(store: &Redis, batch: &TransferBatch) -> Result<TransferBatchResult> {
-    let only_looks = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
-    let keys = match only_looks {
+    let is_query = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
+    let keys = match is_query {
         true => store.keys(&batch.queue),
-        false => store.register_queue("move_in", &batch.queue).await?,
+        false => store.register_queue("transfer_in", &batch.queue).await?,
     };
     let cmd = batch_command(store, &keys, batch);
-    let value = store.send_replicated("move_in", &keys, Some(&script::TRANSFER_IN), &[cmd]).await?;
-    let mut reply = store.parse_reply("move_in", value)?;
-    let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
-    Ok(match answer.as_str() {
+    let value = store.send_replicated("transfer_in", &keys, Some(&script::TRANSFER_IN), &[cmd]).await?;
+    let mut reply = store.parse_reply("transfer_in", value)?;
+    let (outcome, ids, checkpoint) = (reply.text()?, reply.ids()?, reply.text()?);
+    Ok(match outcome.as_str() {
         "yes" => TransferBatchResult::Applied { skipped: ids },
         "taken" => TransferBatchResult::UniqueTaken(ids),
-        _ => TransferBatchResult::CheckpointMismatch((!note.is_empty()).then_some(note)),
+        _ => TransferBatchResult::CheckpointMismatch((!checkpoint.is_empty()).then_some(checkpoint)),
     })
 }
 
 fn batch_command(store: &Redis, keys: &QueueKeys, batch: &TransferBatch) -> Cmd {
     let mut cmd = script::TRANSFER_IN.call(keys);
-    let note = |note: &Option<String>| note.clone().unwrap_or_default();
+    let text = |state: &Option<String>| state.clone().unwrap_or_default();
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("transfer:{}", batch.checkpoint.begun_by));
-    cmd.arg(note(&batch.checkpoint.expected))
-        .arg(note(&batch.checkpoint.replacement))
+    cmd.arg(text(&batch.checkpoint.expected))
+        .arg(text(&batch.checkpoint.replacement))
         .arg(format!("{:016}", batch.fence_floor.0));
     for record in &*batch.jobs {
         append_job(&mut cmd, record, micros(batch.keep_dead).min(DELAY_MAX));
@@ -63,13 +63,13 @@ fn batch_command(store: &Redis, keys: &QueueKeys, batch: &TransferBatch) -> Cmd 
     cmd
 }
 
-/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, its group, how long it is
-/// kept when done, how many fields of notes, each failure, each field.
+/// Appends one job: id, ready ticket, record, meta, state, due or keep-until time, unique key, number of failures,
+/// group, its description, keep time, number of output fields, each failure, each field.
 fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
     let (job, due) = (&record.job, record::clamp_moment(record.due));
     let ended = record::clamp_moment(record.ended.unwrap_or(record.due));
-    // A dead job says in its meta when it died.
-    let in_trouble =
+    // The meta of a dead job has its time of death.
+    let has_meta =
         record.state == State::Dead || record.attempts > 0 || record.crashes > 0 || !record.failures.is_empty();
     let meta = JobMeta {
         due,
@@ -79,12 +79,12 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
         failures: u32::try_from(record.failures.len()).unwrap_or(u32::MAX),
         ticket_number: 0,
     };
-    let ticket = match in_trouble {
+    let ticket = match has_meta {
         true => record::encode_ticket(job.id, job.priority, Some(meta.ticket_number)),
         false => job.id.as_bytes().to_vec(),
     };
     cmd.arg(job.id.as_bytes()).arg(ticket);
-    cmd.arg(record::encode_job(job, due)).arg(if in_trouble { meta.encode() } else { String::new() });
+    cmd.arg(record::encode_job(job, due)).arg(if has_meta { meta.encode() } else { String::new() });
     match record.state {
         State::Ready | State::Running => cmd.arg("r").arg(due),
         State::Scheduled => cmd.arg("s").arg(due),
@@ -93,49 +93,49 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
     };
     let key = job.unique.as_deref().filter(|_| !record.state.is_final());
     cmd.arg(key.unwrap_or("")).arg(record.failures.len());
-    let died_of = record.failures.last().map_or("", |failure| failure.error.as_str());
-    let (group, what) = match record.state {
-        State::Dead => settle::dead_group(&job.kind, died_of),
+    let last_error = record.failures.last().map_or("", |failure| failure.error.as_str());
+    let (group, description) = match record.state {
+        State::Dead => settle::dead_group(&job.kind, last_error),
         _ => (String::new(), String::new()),
     };
-    let notes = output_fields(record);
-    cmd.arg(group).arg(what).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * notes.len());
-    for failed in &record.failures {
-        let rest = record::encode_failure(failed.attempt, failed.node, &failed.error);
-        cmd.arg(format!("{:016}{rest}", record::clamp_moment(failed.at)));
+    let fields = output_fields(record);
+    cmd.arg(group).arg(description).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * fields.len());
+    for failure in &record.failures {
+        let rest = record::encode_failure(failure.attempt, failure.node, &failure.error);
+        cmd.arg(format!("{:016}{rest}", record::clamp_moment(failure.at)));
     }
-    for (name, value) in notes {
+    for (name, value) in fields {
         cmd.arg(name).arg(value);
     }
 }
 
-/// What a job has said, as fields of its notes.
+/// Returns the progress, log and result of a job as hash fields.
 fn output_fields(record: &JobRecord) -> Vec<(String, String)> {
-    let mut notes = Vec::new();
-    for (n, said) in record.log.iter().enumerate() {
-        notes.push((format!("l{}", n + 1), record::encode_log_line(said.at, said.attempt, &said.line)));
+    let mut fields = Vec::new();
+    for (n, line) in record.log.iter().enumerate() {
+        fields.push((format!("l{}", n + 1), record::encode_log_line(line.at, line.attempt, &line.line)));
     }
-    notes.extend(record.progress.iter().map(|progress| ("p".to_owned(), record::encode_progress(progress))));
-    notes.extend(record.result.iter().map(|result| ("r".to_owned(), result.clone())));
-    if !notes.is_empty() {
-        notes.push(("n".to_owned(), record.log.len().to_string()));
+    fields.extend(record.progress.iter().map(|progress| ("p".to_owned(), record::encode_progress(progress))));
+    fields.extend(record.result.iter().map(|result| ("r".to_owned(), result.clone())));
+    if !fields.is_empty() {
+        fields.push(("n".to_owned(), record.log.len().to_string()));
     }
-    notes
+    fields
 }
 
-/// `move_out` of the contract.
+/// Implements `Store::transfer_out`.
 pub(super) async fn transfer_out(
     store: &Redis,
     queue: &str,
-    mover: NodeId,
+    transfer_id: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
     let keys = store.keys(queue);
     let mut cmd = script::TRANSFER_OUT.call(&*keys);
-    cmd.arg(store.manual_now()).arg(mover.to_string());
+    cmd.arg(store.manual_now()).arg(transfer_id.to_string());
     for (id, pushed) in jobs {
         cmd.arg(id.as_bytes()).arg(to_micros(*pushed));
     }
-    let value = store.send_replicated("move_out", &keys, Some(&script::TRANSFER_OUT), &[cmd]).await?;
-    Ok(usize::try_from(store.parse_reply("move_out", value)?.int()?).ok())
+    let value = store.send_replicated("transfer_out", &keys, Some(&script::TRANSFER_OUT), &[cmd]).await?;
+    Ok(usize::try_from(store.parse_reply("transfer_out", value)?.int()?).ok())
 }

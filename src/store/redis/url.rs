@@ -1,4 +1,4 @@
-//! From a URL to the servers it names.
+//! Parses the URL of a store on Redis or Valkey.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// Most hosts in one URL.
+/// Maximum hosts in one URL.
 const HOSTS_MAX: usize = 64;
 
 /// A host and its port.
@@ -32,7 +32,7 @@ impl ServerAddress {
                 let (host, after) = rest.split_once(']')?;
                 (host, after.strip_prefix(':'))
             }
-            // An address of version 6 without brackets, as servers print it: the last colon is the port's.
+            // An IPv6 address without brackets, as servers print it: the last colon starts the port.
             None => match text.rsplit_once(':') {
                 Some((host, port)) => (host, Some(port)),
                 None => (text, None),
@@ -47,12 +47,12 @@ impl ServerAddress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Standalone,
-    /// The hosts are Sentinels; this is the name they know the master by.
+    /// The hosts are Sentinels; this is their name for the master.
     Sentinel(String),
     Cluster,
 }
 
-/// Where a store on Redis is, and how to get in.
+/// The servers of a store, and the login.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RedisUrl {
     pub(super) topology: Topology,
@@ -71,31 +71,31 @@ impl fmt::Debug for RedisUrl {
 }
 
 impl RedisUrl {
-    /// Reads what stands before the `?`; `None` if the scheme is none of ours.
+    /// Parses the part before the `?`; returns `None` for an unknown scheme.
     pub(crate) fn parse(url: &str) -> Result<Option<Self>> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
         };
-        let (base, shape) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let (base, topology) = scheme.split_once('+').unwrap_or((scheme, ""));
         let tls = match base {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
             _ => return Ok(None),
         };
-        // The last @: a password may have one in it, a host may not.
+        // The last @: a password may contain one, a host may not.
         let (login, rest) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = login.map_or(Ok((None, None)), parse_login)?;
-        let (shape, db) = parse_path(scheme, shape, path)?;
-        let default_port = if matches!(shape, Topology::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
+        let (topology, db) = parse_path(scheme, topology, path)?;
+        let default_port = if matches!(topology, Topology::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
         let hosts = parse_hosts(hosts, default_port)?;
-        if shape == Topology::Standalone && hosts.len() > 1 {
+        if topology == Topology::Standalone && hosts.len() > 1 {
             return Err(invalid_url("names several hosts; write redis+sentinel:// or redis+cluster://"));
         }
-        Ok(Some(RedisUrl { topology: shape, hosts, tls, user, password, db }))
+        Ok(Some(RedisUrl { topology, hosts, tls, user, password, db }))
     }
 
-    /// The URL for people: without the password.
+    /// Returns the URL without the password, for messages.
     pub(super) fn display_url(&self) -> String {
         let scheme = if self.tls { "rediss" } else { "redis" };
         let hosts: Vec<String> = self.hosts.iter().map(ServerAddress::to_string).collect();
@@ -120,21 +120,21 @@ fn parse_login(login: &str) -> Result<(Option<String>, Option<String>)> {
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     match (decode(user), decode(password)) {
-        // Without a password nobody logs in: everything would be done as the default user.
+        // Without a password there is no login: everything would run as the default user.
         (Ok(Some(_)), Ok(None)) => Err(invalid_url("names a user and no password; write redis://USER:PASSWORD@HOST")),
         (Ok(user), Ok(password)) => Ok((user, password)),
         _ => Err(invalid_url("has a user or password that is not UTF-8 behind its % signs")),
     }
 }
 
-fn parse_path(scheme: &str, shape: &str, path: &str) -> Result<(Topology, i64)> {
+fn parse_path(scheme: &str, topology: &str, path: &str) -> Result<(Topology, i64)> {
     let db = |text: &str| match text {
         "" => Ok(0),
         text => text.parse::<u16>().map(i64::from).map_err(|_| {
             invalid_url(format!("has {text:?} where the number of a database belongs; write {scheme}://host:port/0"))
         }),
     };
-    match shape {
+    match topology {
         "" => Ok((Topology::Standalone, db(path)?)),
         "sentinel" => match path.split_once('/').unwrap_or((path, "")) {
             ("", _) => Err(invalid_url(format!("names no master; write {scheme}://host1,host2/MASTER"))),
@@ -147,11 +147,11 @@ fn parse_path(scheme: &str, shape: &str, path: &str) -> Result<(Topology, i64)> 
 }
 
 fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<ServerAddress>> {
-    let one = |host: &str| {
+    let parse_host = |host: &str| {
         ServerAddress::parse(host, default_port)
             .ok_or_else(|| invalid_url(format!("has {host:?} where a host belongs; write host or host:port")))
     };
-    let hosts: Vec<ServerAddress> = text.split(',').map(one).collect::<Result<_>>()?;
+    let hosts: Vec<ServerAddress> = text.split(',').map(parse_host).collect::<Result<_>>()?;
     match hosts.len() {
         0..=HOSTS_MAX => Ok(hosts),
         many => Err(invalid_url(format!("names {many} hosts; at most {HOSTS_MAX}"))),
@@ -173,8 +173,11 @@ mod tests {
 
     #[test]
     fn every_topology_is_parsed() {
-        let one = parse_valid("redis://localhost");
-        assert_eq!((one.topology.clone(), one.db, one.hosts[0].port), (Topology::Standalone, 0, 6379));
+        let standalone = parse_valid("redis://localhost");
+        assert_eq!(
+            (standalone.topology.clone(), standalone.db, standalone.hosts[0].port),
+            (Topology::Standalone, 0, 6379)
+        );
         assert_eq!(parse_valid("rediss://:p%40ss@h:1/3").password.as_deref(), Some("p@ss"));
         assert_eq!(parse_valid("redis://me:a@b@h").password.as_deref(), Some("a@b"));
         assert!(parse_valid("valkeys://h").tls);
@@ -204,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_url_parses_or_is_refused(url in "(redis|rediss|valkey)(\\+sentinel|\\+cluster|\\+x)?://\\PC*") {
+        fn parsing_any_url_does_not_panic(url in "(redis|rediss|valkey)(\\+sentinel|\\+cluster|\\+x)?://\\PC*") {
             let _ = RedisUrl::parse(&url);
         }
     }

@@ -8,16 +8,16 @@ use crate::clock::{from_micros, micros};
 use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
 
 /// Implements `put_token` of the store contract.
-pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
+pub(super) fn add_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
     let expires = token.ttl.map(|lasts| tx.now + micros(lasts));
-    let kept = tx
+    let added = tx
         .statement(
             "INSERT INTO duly_token (name, role, hash, created_at, expires_at)
              SELECT ?1, ?2, ?3, ?4, ?5 WHERE (SELECT COUNT(*) FROM duly_token) < ?6
              ON CONFLICT (name) DO NOTHING",
         )?
         .execute(params![token.name, token.role.as_str(), token.hash, tx.now, expires, TOKENS_MAX])?;
-    Ok(kept > 0)
+    Ok(added > 0)
 }
 
 /// Implements `remove_token` of the store contract.
@@ -60,7 +60,7 @@ pub(super) fn audit_entries(
     before: Option<u64>,
     limit: usize,
 ) -> rusqlite::Result<Vec<AuditRecord>> {
-    let before = before.and_then(|no| i64::try_from(no).ok()).unwrap_or(i64::MAX);
+    let before = before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
     conn.prepare_cached(
         "SELECT entry_no, recorded_at, actor, action, address, status
            FROM duly_audit WHERE entry_no < ?1 ORDER BY entry_no DESC LIMIT ?2",

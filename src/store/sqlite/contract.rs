@@ -32,42 +32,42 @@ impl Store for Sqlite {
     }
 
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
-        let board = self.registry.clone();
-        let step = move |tx: &Tx<'_>| -> rusqlite::Result<ClaimReply> {
-            let node_no = nodes::ensure_node(tx, &board, node)?;
+        let registry = self.registry.clone();
+        let operation = move |tx: &Tx<'_>| -> rusqlite::Result<ClaimReply> {
+            let node_no = nodes::ensure_node(tx, &registry, node)?;
             let queue = tx.ensure_queue(&claim.queue)?;
             if claim.resync {
                 let jobs = claim::resync(tx, node_no, queue, &claim.queue)?;
                 return Ok(new_claim_reply(tx.now, jobs));
             }
             let taken_back = match claim.suspect {
-                Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
+                Some(suspect) => nodes::take_back(tx, &registry, suspect, queue)?,
                 None => 0,
             };
-            let step = claim::claim(tx, node_no, queue, &claim)?;
+            let claimed = claim::claim(tx, node_no, queue, &claim)?;
             // Recorded while the write lock is held: a push that this claim did not see will see the node as idle.
-            let has_room = step.jobs.len() < claim.max.min(CLAIM_MAX);
-            let idle_rank = board.set_idle(node, &claim.queue, has_room && !step.more);
-            if step.wake_others {
+            let has_room = claimed.jobs.len() < claim.max.min(CLAIM_MAX);
+            let idle_rank = registry.set_idle(node, &claim.queue, has_room && !claimed.more);
+            if claimed.wake_others {
                 tx.wake_one(&claim.queue);
             }
             Ok(ClaimReply {
-                has_more: step.more || taken_back == TAKE_BACK_MAX,
-                next_due: step.next_due,
-                next_tick: step.next_tick,
+                has_more: claimed.more || taken_back == TAKE_BACK_MAX,
+                next_due: claimed.next_due,
+                next_tick: claimed.next_tick,
                 idle_rank,
                 taken_back,
                 suspect_has_more: taken_back == TAKE_BACK_MAX,
-                ..new_claim_reply(step.now, step.jobs)
+                ..new_claim_reply(claimed.now, claimed.jobs)
             })
         };
-        self.writer.write("claim", step).await
+        self.writer.write("claim", operation).await
     }
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
-        let board = self.registry.clone();
+        let registry = self.registry.clone();
         self.writer
-            .write("settle", move |tx| settle::settle(tx, nodes::ensure_node(tx, &board, node)?, node, &ends))
+            .write("settle", move |tx| settle::settle(tx, nodes::ensure_node(tx, &registry, node)?, node, &ends))
             .await
     }
 
@@ -81,12 +81,12 @@ impl Store for Sqlite {
         let (mut page, mut bytes, now) = (JobPage::default(), 0, self.clock.now_micros());
         loop {
             let (filter, room) = (filter.clone(), limit - page.jobs.len());
-            let look = move |conn: &Connection| list::scan(conn, &filter, from, room, now);
-            let looked = self.read("list", look).await?;
-            bytes += looked.jobs.iter().map(list::record_bytes).sum::<usize>();
-            page.jobs.extend(looked.jobs);
-            page.scanned += looked.scanned as u64;
-            from = looked.next;
+            let read = move |conn: &Connection| list::scan(conn, &filter, from, room, now);
+            let batch = self.read("list", read).await?;
+            bytes += batch.jobs.iter().map(list::record_bytes).sum::<usize>();
+            page.jobs.extend(batch.jobs);
+            page.scanned += batch.scanned as u64;
+            from = batch.next;
             let is_full = page.jobs.len() >= limit || bytes >= PAGE_BYTES_MAX;
             if from.is_none() || is_full || page.scanned >= LIST_EXAMINED_MAX as u64 {
                 page.next_cursor = from.map(|from| from.to_text());
@@ -100,53 +100,58 @@ impl Store for Sqlite {
     }
 
     async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
-        self.writer.write("remove", move |tx| edit::remove_all(tx, &targets)).await
+        self.writer.write("remove_all", move |tx| edit::remove_all(tx, &targets)).await
     }
 
     async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
-        self.writer.write("reschedule", move |tx| edit::reschedule_all(tx, &targets, due)).await
+        self.writer.write("reschedule_all", move |tx| edit::reschedule_all(tx, &targets, due)).await
     }
 
-    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
+    async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
         let queue = queue.to_owned();
-        self.writer.write("limit", move |tx| capacity::set_capacity(tx, &queue, limit)).await
+        self.writer.write("set_capacity", move |tx| capacity::set_capacity(tx, &queue, capacity)).await
     }
 
-    async fn record_progress(&self, node: NodeId, notes: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
-        let board = self.registry.clone();
+    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        let registry = self.registry.clone();
         self.writer
-            .write("note", move |tx| progress::record_progress(tx, nodes::ensure_node(tx, &board, node)?, &notes))
+            .write("record_progress", move |tx| {
+                progress::record_progress(tx, nodes::ensure_node(tx, &registry, node)?, &updates)
+            })
             .await
     }
 
     async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
-        self.writer.write("add_kinds", move |tx| stats::add_kinds(tx, &kinds)).await
+        self.writer.write("add_kind_stats", move |tx| stats::add_kind_stats(tx, &kinds)).await
     }
 
     async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
         let now = self.clock.now_micros();
-        self.read("kinds", move |conn| stats::kinds(conn, hours, now).map_err(|e| errors::from_sqlite("kinds", e)))
-            .await
+        self.read("kind_stats", move |conn| {
+            stats::kind_stats(conn, hours, now).map_err(|e| errors::from_sqlite("kind_stats", e))
+        })
+        .await
     }
 
     async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
-        self.read("totals", |conn| counts::totals(conn).map_err(|e| errors::from_sqlite("totals", e))).await
+        self.read("queue_totals", |conn| counts::queue_totals(conn).map_err(|e| errors::from_sqlite("queue_totals", e)))
+            .await
     }
 
-    async fn history(&self, ask: HistoryQuery) -> Result<History> {
+    async fn history(&self, query: HistoryQuery) -> Result<History> {
         let now = self.clock.now_micros();
         self.read("history", move |conn| {
-            counts::history(conn, &ask, now).map_err(|e| errors::from_sqlite("history", e))
+            counts::history(conn, &query, now).map_err(|e| errors::from_sqlite("history", e))
         })
         .await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
         let queue = queue.map(str::to_owned);
-        let look = move |conn: &Connection| {
-            job_index::dead_groups(conn, queue.as_deref()).map_err(|e| errors::from_sqlite("dead", e))
+        let read = move |conn: &Connection| {
+            job_index::dead_groups(conn, queue.as_deref()).map_err(|e| errors::from_sqlite("dead_groups", e))
         };
-        self.read("dead", look).await
+        self.read("dead_groups", read).await
     }
 
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
@@ -164,7 +169,7 @@ impl Store for Sqlite {
     async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
         let name = queue.to_owned();
         self.writer
-            .write("pause", move |tx| {
+            .write("set_paused", move |tx| {
                 let queue = tx.ensure_queue(&name)?;
                 let changed = tx
                     .statement("UPDATE duly_queue SET paused = ?2 WHERE queue_no = ?1 AND paused <> ?2")?
@@ -196,18 +201,18 @@ impl Store for Sqlite {
     }
 
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
-        let told = |e: std::io::Error| Error::store("beat", e.to_string());
-        if !self.registry.heartbeat(node.id, node.profile.quiet).map_err(told)? {
+        let to_error = |e: std::io::Error| Error::store("heartbeat", e.to_string());
+        if !self.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)? {
             self.join_worker(node).await?;
-            self.registry.heartbeat(node.id, node.profile.quiet).map_err(told)?;
+            self.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)?;
         }
-        let (id, board) = (node.id, self.registry.clone());
-        let look = move |conn: &Connection| {
-            query::heartbeat_reply(conn, &board, id).map_err(|e| errors::from_sqlite("beat", e))
+        let (id, registry) = (node.id, self.registry.clone());
+        let read = move |conn: &Connection| {
+            query::heartbeat_reply(conn, &registry, id).map_err(|e| errors::from_sqlite("heartbeat", e))
         };
-        let beaten = self.read("beat", look).await?;
+        let reply = self.read("heartbeat", read).await?;
         // A claim costs little here, so all queues are listed without checking for jobs.
-        Ok(HeartbeatReply { queues_to_check: node.queues.clone(), ..beaten })
+        Ok(HeartbeatReply { queues_to_check: node.queues.clone(), ..reply })
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
@@ -223,36 +228,38 @@ impl Store for Sqlite {
     }
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        let board = self.registry.clone();
-        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| errors::from_sqlite("nodes", e));
-        let workers = self.read("nodes", look).await?;
-        let guests = self.peers.peers("nodes").await.unwrap_or_else(|error| {
+        let registry = self.registry.clone();
+        let read = move |conn: &Connection| query::nodes(conn, &registry).map_err(|e| errors::from_sqlite("nodes", e));
+        let workers = self.read("nodes", read).await?;
+        let peers = self.peers.peers("nodes").await.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot list peers");
             Vec::new()
         });
-        Ok(nodes::merge_peers(workers, guests))
+        Ok(nodes::merge_peers(workers, peers))
     }
 
     async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        listener::subscribe_wakes(&self.registry, node).map_err(|e| Error::store("subscribe", e.to_string()))
+        listener::subscribe_wakes(&self.registry, node).map_err(|e| Error::store("subscribe_wakes", e.to_string()))
     }
 
     async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
         let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
-        self.writer.write("set_moving", move |tx| transfer::set_transfer_mark(tx, &queue, mover, to.as_deref())).await
+        self.writer
+            .write("set_transfer_mark", move |tx| transfer::set_transfer_mark(tx, &queue, mover, to.as_deref()))
+            .await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
-        self.writer.write("move_in", move |tx| transfer::transfer_in(tx, &batch)).await
+        self.writer.write("transfer_in", move |tx| transfer::transfer_in(tx, &batch)).await
     }
 
     async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         let queue = queue.to_owned();
-        self.writer.write("move_out", move |tx| transfer::transfer_out(tx, &queue, mover, &jobs)).await
+        self.writer.write("transfer_out", move |tx| transfer::transfer_out(tx, &queue, mover, &jobs)).await
     }
 
-    async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
-        self.writer.write("put_cron", move |tx| cron::put_cron(tx, &put)).await
+    async fn put_cron(&self, change: PutCron) -> Result<PutCronResult> {
+        self.writer.write("put_cron", move |tx| cron::put_cron(tx, &change)).await
     }
 
     async fn remove_cron(&self, name: &str) -> Result<bool> {
@@ -272,102 +279,110 @@ impl Store for Sqlite {
 
     async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
         let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
-        let look = move |conn: &Connection| {
+        let read = move |conn: &Connection| {
             cron::due_crons(conn, clock.now_micros(), &queue, &freed).map_err(|e| errors::from_sqlite("due_crons", e))
         };
-        self.read("due_crons", look).await
+        self.read("due_crons", read).await
     }
 
-    async fn fire_crons(&self, queue: &str, fires: Vec<CronFiring>) -> Result<FireCronsReply> {
-        if fires.len() > CRON_FIRINGS_MAX {
-            return Err(Error::invalid("fires", format!("must not be more than {CRON_FIRINGS_MAX} rules at a time")));
+    async fn fire_crons(&self, queue: &str, firings: Vec<CronFiring>) -> Result<FireCronsReply> {
+        if firings.len() > CRON_FIRINGS_MAX {
+            return Err(Error::invalid("firings", format!("must not be more than {CRON_FIRINGS_MAX} rules at a time")));
         }
         let queue = queue.to_owned();
-        self.writer.write("fire_crons", move |tx| cron::fire_crons(tx, &queue, &fires)).await
+        self.writer.write("fire_crons", move |tx| cron::fire_crons(tx, &queue, &firings)).await
     }
 
-    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
-        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot in the node registry: {e}"));
-        self.registry.ensure_announced(ask.node, ask.lease).map_err(told)?;
-        let (board, ask) = (self.registry.clone(), ask.clone());
-        self.writer.write("lock", move |tx| locks::lock(tx, &LivenessSnapshot::new(&board), &ask)).await
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        let to_error =
+            |e: std::io::Error| Error::store("lock", format!("cannot take a slot in the node registry: {e}"));
+        self.registry.ensure_announced(request.node, request.lease).map_err(to_error)?;
+        let (registry, request) = (self.registry.clone(), request.clone());
+        self.writer.write("lock", move |tx| locks::lock(tx, &LivenessSnapshot::new(&registry), &request)).await
     }
 
-    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
-        if asks.len() > LOCK_EXTENDS_MAX {
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        if requests.len() > LOCK_EXTENDS_MAX {
             return Err(Error::invalid("locks", format!("must not be more than {LOCK_EXTENDS_MAX} at a time")));
         }
-        let (board, asks) = (self.registry.clone(), asks.to_vec());
+        let (registry, requests) = (self.registry.clone(), requests.to_vec());
         let extend = move |tx: &Tx<'_>| {
-            let lives = LivenessSnapshot::new(&board);
-            asks.iter().map(|ask| locks::extend_lock(tx, &lives, ask)).collect()
+            let liveness = LivenessSnapshot::new(&registry);
+            requests.iter().map(|request| locks::extend_lock(tx, &liveness, request)).collect()
         };
         self.writer.write("extend_locks", extend).await
     }
 
-    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
-        let (board, name, owner) = (self.registry.clone(), ask.name.clone(), ask.owner);
-        self.writer.write("unlock", move |tx| locks::unlock(tx, &LivenessSnapshot::new(&board), &name, owner)).await
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        let (registry, name, owner) = (self.registry.clone(), request.name.clone(), request.owner);
+        self.writer.write("unlock", move |tx| locks::unlock(tx, &LivenessSnapshot::new(&registry), &name, owner)).await
     }
 
-    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
-        let (board, name, owner) = (self.registry.clone(), ask.name.clone(), ask.owner);
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        let (registry, name, owner) = (self.registry.clone(), request.name.clone(), request.owner);
         self.writer
-            .write("leave_line", move |tx| locks::cancel_wait(tx, &LivenessSnapshot::new(&board), &name, owner))
+            .write("cancel_wait", move |tx| locks::cancel_wait(tx, &LivenessSnapshot::new(&registry), &name, owner))
             .await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        let (board, clock) = (self.registry.clone(), self.clock.clone());
+        let (registry, clock) = (self.registry.clone(), self.clock.clone());
         let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
-        let look = move |conn: &Connection| {
-            locks::locks(conn, &LivenessSnapshot::new(&board), clock.now_micros(), name.as_deref(), cursor.as_deref())
+        let read = move |conn: &Connection| {
+            locks::locks(
+                conn,
+                &LivenessSnapshot::new(&registry),
+                clock.now_micros(),
+                name.as_deref(),
+                cursor.as_deref(),
+            )
         };
-        self.read("locks", look).await
+        self.read("locks", read).await
     }
 
     async fn break_lock(&self, name: &str) -> Result<u64> {
-        let (board, name) = (self.registry.clone(), name.to_owned());
-        self.writer.write("break_lock", move |tx| locks::break_lock(tx, &LivenessSnapshot::new(&board), &name)).await
+        let (registry, name) = (self.registry.clone(), name.to_owned());
+        self.writer.write("break_lock", move |tx| locks::break_lock(tx, &LivenessSnapshot::new(&registry), &name)).await
     }
 
-    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
-        if self.peers.announce(guest, self.clock.now_micros()).await? {
-            let board = self.registry.clone();
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        if self.peers.announce(peer, self.clock.now_micros()).await? {
+            let registry = self.registry.clone();
             let sweep = move |tx: &Tx<'_>| {
-                let lives = LivenessSnapshot::new(&board);
-                locks::delete_before_boot(tx, &lives).and_then(|()| waiters::delete_dead_waiters(tx, &lives))
+                let liveness = LivenessSnapshot::new(&registry);
+                locks::delete_before_boot(tx, &liveness).and_then(|()| waiters::delete_dead_waiters(tx, &liveness))
             };
-            self.writer.write("attend", sweep).await?;
+            self.writer.write("announce", sweep).await?;
         }
-        if guest.waited_locks.is_empty() && guest.waiters.is_empty() {
+        if peer.waited_locks.is_empty() && peer.waiters.is_empty() {
             return Ok(AnnounceReply::default());
         }
-        let (board, guest) = (self.registry.clone(), guest.clone());
-        let look = move |conn: &Connection| {
-            let told = |e| errors::from_sqlite("attend", e);
-            let lost_waits = waiters::find_lost_waiters(conn, &guest).map_err(told)?;
-            Ok((lost_waits, waiters::lock_turns(conn, &LivenessSnapshot::new(&board), &guest).map_err(told)?))
+        let (registry, peer) = (self.registry.clone(), peer.clone());
+        let read = move |conn: &Connection| {
+            let to_error = |e| errors::from_sqlite("announce", e);
+            let lost_waits = waiters::find_lost_waiters(conn, &peer).map_err(to_error)?;
+            Ok((lost_waits, waiters::lock_turns(conn, &LivenessSnapshot::new(&registry), &peer).map_err(to_error)?))
         };
-        let (lost_waits, (turns, stale)) = self.read("attend", look).await?;
+        let (lost_waits, (turns, stale)) = self.read("announce", read).await?;
         if !stale.is_empty() {
-            let board = self.registry.clone();
+            let registry = self.registry.clone();
             let pass_on = move |tx: &Tx<'_>| {
-                let lives = LivenessSnapshot::new(&board);
-                stale.iter().try_for_each(|name| locks::notify_next_waiters(tx, &lives, name))
+                let liveness = LivenessSnapshot::new(&registry);
+                stale.iter().try_for_each(|name| locks::notify_next_waiters(tx, &liveness, name))
             };
-            self.writer.write("attend", pass_on).await?;
+            self.writer.write("announce", pass_on).await?;
         }
         Ok(AnnounceReply { turns, lost_waits })
     }
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {
-        let board = self.registry.clone();
+        let registry = self.registry.clone();
         // Must run before the slot is released: a node without a slot is dead, and any node could take its locks.
-        let depart = move |tx: &Tx<'_>| {
-            locks::detach_from_node(tx, node).and_then(|()| waiters::withdraw(tx, &LivenessSnapshot::new(&board), node))
+        let withdraw = move |tx: &Tx<'_>| {
+            locks::detach_from_node(tx, node)
+                .and_then(|()| waiters::withdraw(tx, &LivenessSnapshot::new(&registry), node))
         };
-        self.writer.write("depart", depart).await?;
+        self.writer.write("withdraw", withdraw).await?;
         self.peers.withdraw(node).await
     }
 
@@ -386,15 +401,15 @@ impl Store for Sqlite {
                 format!("must not be more than {COMPLETION_QUEUES_MAX} to watch for completions"),
             ));
         }
-        self.registry.watch_completions(node, queues).map_err(|e| Error::store("watch_ends", e.to_string()))
+        self.registry.watch_completions(node, queues).map_err(|e| Error::store("watch_completions", e.to_string()))
     }
 
     async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
         let queue = queue.to_owned();
-        let look = move |conn: &Connection| {
-            query::completed_among(conn, &queue, &ids).map_err(|e| errors::from_sqlite("ended", e))
+        let read = move |conn: &Connection| {
+            query::completed_among(conn, &queue, &ids).map_err(|e| errors::from_sqlite("completed_among", e))
         };
-        self.read("ended", look).await
+        self.read("completed_among", read).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
@@ -415,7 +430,7 @@ impl Store for Sqlite {
 
     async fn add_token(&self, token: &NewToken) -> Result<bool> {
         let token = token.clone();
-        self.writer.write("put_token", move |tx| access::put_token(tx, &token)).await
+        self.writer.write("add_token", move |tx| access::add_token(tx, &token)).await
     }
 
     async fn remove_token(&self, name: &str) -> Result<bool> {
@@ -429,14 +444,14 @@ impl Store for Sqlite {
 
     async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
         let entry = entry.clone();
-        self.writer.write("put_audit", move |tx| access::add_audit_entry(tx, &entry)).await
+        self.writer.write("add_audit_entry", move |tx| access::add_audit_entry(tx, &entry)).await
     }
 
     async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        let look = move |conn: &Connection| {
-            access::audit_entries(conn, before, limit).map_err(|e| errors::from_sqlite("audits", e))
+        let read = move |conn: &Connection| {
+            access::audit_entries(conn, before, limit).map_err(|e| errors::from_sqlite("audit_entries", e))
         };
-        self.read("audits", look).await
+        self.read("audit_entries", read).await
     }
 
     fn now(&self) -> SystemTime {
@@ -445,18 +460,18 @@ impl Store for Sqlite {
 
     async fn health(&self) -> Result<Health> {
         let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
-        let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
-        let mut health = self.writer.run_outside_transaction("health", look).await?;
+        let read = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
+        let mut health = self.writer.run_outside_transaction("health", read).await?;
         health.add_history_fact(self.history_enabled);
         Ok(health)
     }
 
     async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         let (queue, key) = (queue.to_owned(), key.to_owned());
-        let look = move |conn: &Connection| {
-            query::unique_holder(conn, &queue, &key).map_err(|e| errors::from_sqlite("holder", e))
+        let read = move |conn: &Connection| {
+            query::unique_holder(conn, &queue, &key).map_err(|e| errors::from_sqlite("unique_holder", e))
         };
-        self.read("holder", look).await
+        self.read("unique_holder", read).await
     }
 
     async fn verify(&self) -> Result<VerifyReport> {

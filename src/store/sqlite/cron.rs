@@ -118,7 +118,7 @@ pub(super) fn cron(conn: &Connection, name: &str) -> rusqlite::Result<Option<Cro
 
 /// Implements `crons` of the store contract. Rules are listed by name; the cursor is the last name.
 pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
-    let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
+    let read_page = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
             "SELECT {CRON_COLUMNS}, name FROM duly_cron WHERE name > ?1
                 AND (?2 IS NULL OR queue_no =
@@ -127,7 +127,7 @@ pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>
         .query_map(params![cursor.unwrap_or(""), queue, CRON_PAGE_SIZE], |row| Ok((row.get(6)?, read_record(row)?)))?
         .collect()
     };
-    let found = look().map_err(|e| errors::from_sqlite("crons", e))?;
+    let found = read_page().map_err(|e| errors::from_sqlite("crons", e))?;
     let next = found.last().filter(|_| found.len() == CRON_PAGE_SIZE).map(|(name, _)| name.clone());
     Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next_cursor: next })
 }
@@ -151,7 +151,7 @@ pub(super) fn due_crons(conn: &Connection, now: Micros, queue: &str, freed: &[St
     }
     for name in freed.iter().take(CRON_FIRINGS_MAX - due.rules.len()) {
         let held = cron(conn, name)?.filter(|record| record.waiting && !record.paused && record.rule.queue == queue);
-        due.rules.extend(held.filter(|held| due.rules.iter().all(|known| known.rule.name != held.rule.name)));
+        due.rules.extend(held.filter(|held| due.rules.iter().all(|due| due.rule.name != held.rule.name)));
     }
     due.next_tick = time_until_next_tick(conn, queue_no, now)?;
     Ok(due)
@@ -170,53 +170,53 @@ pub(super) fn duration_until(tick: Option<Micros>, now: Micros) -> Option<Durati
 }
 
 /// Implements `fire_crons` of the store contract.
-pub(super) fn fire_crons(tx: &Tx<'_>, name: &str, fires: &[CronFiring]) -> rusqlite::Result<FireCronsReply> {
+pub(super) fn fire_crons(tx: &Tx<'_>, name: &str, firings: &[CronFiring]) -> rusqlite::Result<FireCronsReply> {
     let queue = tx.ensure_queue(name)?;
     let closed = transfer::read_transfer_mark(tx, queue)?.is_some();
-    let mut fired = Vec::with_capacity(fires.len());
-    for fire in fires {
-        fired.push(if closed { CronFiringResult::Stale } else { fire_cron(tx, queue, fire)? });
+    let mut fired = Vec::with_capacity(firings.len());
+    for firing in firings {
+        fired.push(if closed { CronFiringResult::Stale } else { fire_cron(tx, queue, firing)? });
     }
     set_cron_check_at(tx, queue)?;
     Ok(FireCronsReply { results: fired, next_tick: time_until_next_tick(tx.conn, queue, tx.now)? })
 }
 
-fn fire_cron(tx: &Tx<'_>, queue: i64, fire: &CronFiring) -> rusqlite::Result<CronFiringResult> {
-    let (revision, tick) = (fire.revision.cast_signed(), to_micros(fire.tick));
+fn fire_cron(tx: &Tx<'_>, queue: i64, firing: &CronFiring) -> rusqlite::Result<CronFiringResult> {
+    let (revision, tick) = (firing.revision.cast_signed(), to_micros(firing.tick));
     let as_read: bool = tx
         .statement(
             "SELECT EXISTS (SELECT 1 FROM duly_cron
               WHERE name = ?1 AND queue_no = ?2 AND revision = ?3 AND paused = 0 AND next_tick_at = ?4
               AND next_tick_at <= ?5)",
         )?
-        .query_row(params![fire.name, queue, revision, tick, tx.now], |row| row.get(0))?;
+        .query_row(params![firing.name, queue, revision, tick, tx.now], |row| row.get(0))?;
     if !as_read {
         return Ok(CronFiringResult::Stale);
     }
-    if let Some(holder) = find_blocking_job(tx, queue, fire)? {
-        let look = tx.now + micros(WAITING_TICK_RECHECK_INTERVAL);
+    if let Some(holder) = find_blocking_job(tx, queue, firing)? {
+        let recheck_at = tx.now + micros(WAITING_TICK_RECHECK_INTERVAL);
         tx.statement("UPDATE duly_cron SET revision = revision + 1, waiting = 1, check_at = ?2 WHERE name = ?1")?
-            .execute(params![fire.name, look])?;
+            .execute(params![firing.name, recheck_at])?;
         return Ok(CronFiringResult::Waiting(holder));
     }
     // If the queue is full, the tick passes without a job.
-    let pushed = push::push(tx, &fire.jobs)?;
+    let pushed = push::push(tx, &firing.jobs)?;
     let moment = |at: Option<SystemTime>| at.map(to_micros);
     tx.statement(
         "UPDATE duly_cron SET revision = revision + 1, next_tick_at = ?2, check_at = ?2, waiting = 0,
            last_tick_at = ifnull(?3, last_tick_at) WHERE name = ?1",
     )?
-    .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
+    .execute(params![firing.name, moment(firing.next), moment(firing.last)])?;
     Ok(pushed.map_or(CronFiringResult::QueueFull, CronFiringResult::Fired))
 }
 
 /// Returns the job that a tick must wait for.
-fn find_blocking_job(tx: &Tx<'_>, queue: i64, fire: &CronFiring) -> rusqlite::Result<Option<JobId>> {
+fn find_blocking_job(tx: &Tx<'_>, queue: i64, firing: &CronFiring) -> rusqlite::Result<Option<JobId>> {
     let key =
-        fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.overlap_wait != OverlapWait::Never);
+        firing.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| firing.overlap_wait != OverlapWait::Never);
     let Some((job_no, holder)) = key.map(|key| push::find_unique_holder(tx, queue, key)).transpose()?.flatten() else {
         return Ok(None);
     };
     let running = matches!(state::find_position(tx.conn, job_no)?, Some(JobPosition::Running { .. }));
-    Ok((running || fire.overlap_wait == OverlapWait::WhileUnfinished).then_some(holder))
+    Ok((running || firing.overlap_wait == OverlapWait::WhileUnfinished).then_some(holder))
 }

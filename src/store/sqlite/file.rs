@@ -188,8 +188,9 @@ pub(super) fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
         match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
-                let why = format!("this file system allows only the journal mode {mode}; put the file on a local disk");
-                return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
+                let reason =
+                    format!("this file system allows only the journal mode {mode}; put the file on a local disk");
+                return Err(rusqlite::Error::ToSqlConversionFailure(reason.into()));
             }
             Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait_while_busy(turn) => turn += 1,
             Err(e) => return Err(e),
@@ -208,12 +209,12 @@ pub(super) fn wait_while_busy(turn: i32) -> bool {
 fn migrate(conn: &Connection, shown: &str) -> Result<()> {
     let made = || -> rusqlite::Result<Option<String>> {
         let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
-        let known: bool = tx.query_row(
+        let exists: bool = tx.query_row(
             "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_meta')",
             [],
             |row| row.get(0),
         )?;
-        if known {
+        if exists {
             let format = read_format(&tx)?;
             if format == Some(FORMAT.to_string()) {
                 add_missing_schema(&tx)?;

@@ -8,6 +8,7 @@ mod contract;
 mod cron;
 mod errors;
 mod file;
+mod group_commit;
 mod jobs;
 mod locks;
 mod maintenance;
@@ -79,31 +80,31 @@ impl Sqlite {
         let path = file::prepare_file(path)?;
         let conn = file::connect(&path, options.durability)?;
         let reader = Reader::start(file::connect_read_only(&path)?)?;
-        let board = NodeRegistry::open(&path, options.clock.clone())
+        let registry = NodeRegistry::open(&path, options.clock.clone())
             .map_err(|e| Error::store("open", format!("{}-nodes: {e}", path.display())))?;
-        Sqlite::start(conn, Some(reader), board, Some(path), options)
+        Sqlite::start(conn, Some(reader), registry, Some(path), options)
     }
 
     /// Opens a store that ends with its last handle.
     pub(crate) fn in_memory(options: &StoreOptions) -> Result<Self> {
-        let board = NodeRegistry::in_memory(options.clock.clone());
-        Sqlite::start(file::connect_in_memory()?, None, board, None, options)
+        let registry = NodeRegistry::in_memory(options.clock.clone());
+        Sqlite::start(file::connect_in_memory()?, None, registry, None, options)
     }
 
     fn start(
         conn: Connection,
         reader: Option<Reader>,
-        board: NodeRegistry,
+        registry: NodeRegistry,
         path: Option<PathBuf>,
         options: &StoreOptions,
     ) -> Result<Self> {
-        let board = Arc::new(board);
+        let registry = Arc::new(registry);
         let wal = path.as_deref().map(file::wal_path).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Notifier::new(board.clone()), wal, options.history)?,
+            writer: Writer::start(conn, options.clock.clone(), Notifier::new(registry.clone()), wal, options.history)?,
             reader,
-            peers: SqlitePeers::new(board.clone())?,
-            registry: board,
+            peers: SqlitePeers::new(registry.clone())?,
+            registry,
             path,
             durability: options.durability,
             history_enabled: options.history,
@@ -113,16 +114,16 @@ impl Sqlite {
         })
     }
 
-    async fn read<T, F>(&self, name: &'static str, look: F) -> Result<T>
+    async fn read<T, F>(&self, name: &'static str, read: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
         match &self.reader {
-            Some(reader) => reader.read(name, look).await,
+            Some(reader) => reader.read(name, read).await,
             None => {
-                let looked = self.writer.run_outside_transaction(name, |conn| Ok(look(conn)));
-                looked.await?
+                let result = self.writer.run_outside_transaction(name, |conn| Ok(read(conn)));
+                result.await?
             }
         }
     }
@@ -131,13 +132,13 @@ impl Sqlite {
         let slot = self
             .registry
             .join(node.id, node.lease)
-            .map_err(|e| Error::store("beat", format!("cannot take a slot in the node registry: {e}")))?;
+            .map_err(|e| Error::store("heartbeat", format!("cannot take a slot in the node registry: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
-        let takes = serde_json::to_string(&node.profile).ok();
-        let board = self.registry.clone();
-        let registered = self.writer.write("beat", move |tx| {
-            nodes::delete_dead_nodes(tx, &board)?;
-            nodes::register_node(tx, id, slot, &queues, takes.as_deref()).map(drop)
+        let profile = serde_json::to_string(&node.profile).ok();
+        let registry = self.registry.clone();
+        let registered = self.writer.write("heartbeat", move |tx| {
+            nodes::delete_dead_nodes(tx, &registry)?;
+            nodes::register_node(tx, id, slot, &queues, profile.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
             // The database does not know the node, so its slot is released. The next heartbeat joins again.
@@ -147,7 +148,7 @@ impl Sqlite {
         let roomy = self.path.as_deref().is_some_and(upkeep::has_disk_room);
         if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
             // Only makes commits cheaper, so a failure is not an error.
-            if let Err(error) = self.writer.run_outside_transaction("beat", upkeep::grow_wal).await {
+            if let Err(error) = self.writer.run_outside_transaction("heartbeat", upkeep::grow_wal).await {
                 tracing::warn!(%error, "the WAL could not be grown");
             }
         }

@@ -24,30 +24,30 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start(conn: Connection) -> Result<Self> {
-        let (looks, inbox) = channel::<ReadTask>();
+        let (tasks, inbox) = channel::<ReadTask>();
         let thread = std::thread::Builder::new()
             .name("duly-reader".into())
-            .spawn(move || inbox.into_iter().for_each(|look| look(&conn)))
+            .spawn(move || inbox.into_iter().for_each(|read| read(&conn)))
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Reader { tasks: Some(looks), permits: Semaphore::new(PENDING_READS_MAX), thread: Some(thread) })
+        Ok(Reader { tasks: Some(tasks), permits: Semaphore::new(PENDING_READS_MAX), thread: Some(thread) })
     }
 
-    /// Runs `look` on one snapshot of the file.
-    pub(super) async fn read<T, F>(&self, name: &'static str, look: F) -> Result<T>
+    /// Runs `read` on one snapshot of the file.
+    pub(super) async fn read<T, F>(&self, name: &'static str, read: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
         let _room = self.permits.acquire().await.map_err(|_| gone())?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let run = move |conn: &Connection| {
-            let looked = errors::catch_panic(|| run_in_snapshot(conn, name, look));
-            let _ = reply.send(looked.unwrap_or_else(|panic| Err(errors::from_sqlite(name, panic))));
+            let result = errors::catch_panic(|| run_in_snapshot(conn, name, read));
+            let _ = reply.send(result.unwrap_or_else(|panic| Err(errors::from_sqlite(name, panic))));
         };
-        let looks = self.tasks.as_ref().ok_or_else(gone)?;
-        looks.send(Box::new(run)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let tasks = self.tasks.as_ref().ok_or_else(gone)?;
+        tasks.send(Box::new(run)).map_err(|_| gone())?;
+        result.await.map_err(|_| gone())?
     }
 }
 
@@ -60,9 +60,9 @@ impl Drop for Reader {
     }
 }
 
-fn run_in_snapshot<T>(conn: &Connection, name: &'static str, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+fn run_in_snapshot<T>(conn: &Connection, name: &'static str, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
     let snapshot = conn.unchecked_transaction().map_err(|e| errors::from_sqlite(name, e))?;
-    let answer = look(&snapshot);
+    let result = read(&snapshot);
     drop(snapshot);
-    answer
+    result
 }

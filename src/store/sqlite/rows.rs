@@ -47,8 +47,8 @@ impl<'j> JobBody<'j> {
 
     pub(super) fn checksum(&self) -> u32 {
         let mut numbers = [0; 32];
-        for (at, number) in self.numbers.iter().enumerate() {
-            numbers[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
+        for (column, number) in self.numbers.iter().enumerate() {
+            numbers[8 * column..8 * column + 8].copy_from_slice(&number.to_le_bytes());
         }
         let text = |text: Option<&'j str>| text.unwrap_or_default().as_bytes();
         let (tags, traceparent) = (text(self.tags), text(self.traceparent));
@@ -105,16 +105,16 @@ impl LenientColumns<'_> {
         T::default()
     }
 
-    fn integer(&self, at: usize) -> i64 {
-        self.row.get(at).unwrap_or_else(|_| self.mark_damaged())
+    fn integer(&self, column: usize) -> i64 {
+        self.row.get(column).unwrap_or_else(|_| self.mark_damaged())
     }
 
-    fn text(&self, at: usize) -> rusqlite::Result<String> {
-        Ok(self.optional_text(at)?.unwrap_or_else(|| self.mark_damaged()))
+    fn text(&self, column: usize) -> rusqlite::Result<String> {
+        Ok(self.optional_text(column)?.unwrap_or_else(|| self.mark_damaged()))
     }
 
-    fn optional_text(&self, at: usize) -> rusqlite::Result<Option<String>> {
-        Ok(match self.row.get_ref(at)? {
+    fn optional_text(&self, column: usize) -> rusqlite::Result<Option<String>> {
+        Ok(match self.row.get_ref(column)? {
             ValueRef::Null => None,
             ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Some(text.to_owned()),
@@ -160,23 +160,23 @@ impl ToSql for RawText {
 }
 
 /// Reads a text for display.
-pub(super) fn read_text(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
-    Ok(row.get::<_, RawText>(at)?.into_lossy_string())
+pub(super) fn read_text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    Ok(row.get::<_, RawText>(column)?.into_lossy_string())
 }
 
 /// Reads a number; 0 if the column has another type.
-pub(super) fn read_integer(row: &Row<'_>, at: usize) -> i64 {
-    row.get(at).unwrap_or_default()
+pub(super) fn read_integer(row: &Row<'_>, column: usize) -> i64 {
+    row.get(column).unwrap_or_default()
 }
 
 /// Reads a number of attempts or crashes, clamped to the possible range.
-pub(super) fn read_u32(row: &Row<'_>, at: usize) -> u32 {
-    u32::try_from(read_integer(row, at).max(0)).unwrap_or(u32::MAX)
+pub(super) fn read_u32(row: &Row<'_>, column: usize) -> u32 {
+    u32::try_from(read_integer(row, column).max(0)).unwrap_or(u32::MAX)
 }
 
 /// Reads an amount; negative values become 0.
-pub(super) fn read_u64(row: &Row<'_>, at: usize) -> u64 {
-    read_integer(row, at).max(0).unsigned_abs()
+pub(super) fn read_u64(row: &Row<'_>, column: usize) -> u64 {
+    read_integer(row, column).max(0).unsigned_abs()
 }
 
 /// Returns the stored number of a priority. The most urgent is 0, so that it sorts first.

@@ -9,11 +9,11 @@ use crate::store::sqlite::nodes::registry::Liveness;
 /// A read that lasts as long as the test wants.
 fn start_slow_read(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
     let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
-    let look = move |_: &Connection| {
+    let read = move |_: &Connection| {
         let _ = wait.recv();
         Ok(())
     };
-    (tokio::spawn(async move { store.read("slow", look).await }), end)
+    (tokio::spawn(async move { store.read("slow", read).await }), end)
 }
 
 #[tokio::test]
@@ -30,8 +30,8 @@ async fn slow_read_does_not_delay_heartbeat() {
     clock.advance(LEASE + Duration::from_micros(1));
     tokio::task::yield_now().await;
     assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::LeaseExpired);
-    let answer = tokio::time::timeout(Duration::from_millis(50), store.heartbeat(&node));
-    assert!(answer.await.is_err(), "the reply waits for the read");
+    let result = tokio::time::timeout(Duration::from_millis(50), store.heartbeat(&node));
+    assert!(result.await.is_err(), "the reply waits for the read");
     assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::Alive, "the heartbeat does not");
 
     end.send(()).expect("the read waits");
@@ -43,7 +43,7 @@ async fn slow_read_does_not_delay_heartbeat() {
 async fn panicking_read_does_not_stop_the_reader() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(&dir.path().join("duly.db"), &StoreOptions::default()).expect("opens");
-    let panicked = store.read("look", |_| -> Result<()> { panic!("a bug") });
+    let panicked = store.read("read", |_| -> Result<()> { panic!("a bug") });
     assert_eq!(panicked.await.expect_err("fails").code(), "store");
     assert!(store.counts().await.expect("still reads").is_empty());
 }

@@ -23,18 +23,18 @@ pub(super) fn set_transfer_mark(
     to: Option<&str>,
 ) -> rusqlite::Result<TransferMarkReply> {
     let queue = tx.ensure_queue(name)?;
-    let moving = match (read_transfer_mark(tx, queue)?, to) {
+    let mark = match (read_transfer_mark(tx, queue)?, to) {
         (Some(old), Some(_)) => Some(TransferMark { mover, ..old }),
         (None, Some(to)) => Some(TransferMark { begun_by: mover, mover, to: to.to_owned() }),
         (Some(old), None) if old.mover != mover => Some(old),
         (_, None) => None,
     };
     tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
-        .execute(params![queue, moving.as_ref().map(TransferMark::to_text)])?;
-    if moving.is_none() {
+        .execute(params![queue, mark.as_ref().map(TransferMark::to_text)])?;
+    if mark.is_none() {
         tx.wake_one(name);
     }
-    Ok(TransferMarkReply { mark: moving, last_fence: Fence(tx.last_fence()?.unsigned_abs()) })
+    Ok(TransferMarkReply { mark, last_fence: Fence(tx.last_fence()?.unsigned_abs()) })
 }
 
 /// Returns the transfer mark of a queue.
@@ -47,27 +47,27 @@ pub(super) fn read_transfer_mark(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Op
 
 /// Implements `transfer_in` of the store contract.
 pub(super) fn transfer_in(tx: &Tx<'_>, batch: &TransferBatch) -> rusqlite::Result<TransferBatchResult> {
-    let TransferBatch { queue: name, jobs, checkpoint: marker, .. } = batch;
-    let only_looks = jobs.is_empty() && marker.replacement.is_none();
+    let TransferBatch { queue: name, jobs, checkpoint, .. } = batch;
+    let only_looks = jobs.is_empty() && checkpoint.replacement.is_none();
     let Some(queue) = (if only_looks { tx.find_queue(name)? } else { Some(tx.ensure_queue(name)?) }) else {
-        return Ok(if marker.expected.is_none() {
+        return Ok(if checkpoint.expected.is_none() {
             TransferBatchResult::Applied { skipped: Vec::new() }
         } else {
             TransferBatchResult::CheckpointMismatch(None)
         });
     };
-    let found = read_checkpoint(tx, queue, marker.begun_by)?;
-    if found == marker.replacement {
+    let found = read_checkpoint(tx, queue, checkpoint.begun_by)?;
+    if found == checkpoint.replacement {
         return Ok(TransferBatchResult::Applied { skipped: Vec::new() });
     }
-    if found != marker.expected {
+    if found != checkpoint.expected {
         return Ok(TransferBatchResult::CheckpointMismatch(found));
     }
-    let (mut known, mut taken, mut new) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut skipped, mut taken, mut new) = (Vec::new(), Vec::new(), Vec::new());
     for record in &**jobs {
         match find_conflict(tx, queue, record)? {
             TransferConflict::NoConflict => new.push(record),
-            TransferConflict::AlreadyPresent => known.push(record.job.id),
+            TransferConflict::AlreadyPresent => skipped.push(record.job.id),
             TransferConflict::KeyTaken => taken.push(record.job.id),
         }
     }
@@ -75,9 +75,9 @@ pub(super) fn transfer_in(tx: &Tx<'_>, batch: &TransferBatch) -> rusqlite::Resul
         return Ok(TransferBatchResult::UniqueTaken(taken));
     }
     insert_jobs(tx, queue, batch, &new)?;
-    set_checkpoint(tx, queue, marker)?;
+    set_checkpoint(tx, queue, checkpoint)?;
     tx.raise_fence(batch.fence_floor.0.cast_signed())?;
-    Ok(TransferBatchResult::Applied { skipped: known })
+    Ok(TransferBatchResult::Applied { skipped })
 }
 
 /// Writes the jobs that are new here.
@@ -177,9 +177,9 @@ fn read_checkpoint(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Resul
         .optional()
 }
 
-fn set_checkpoint(tx: &Tx<'_>, queue: i64, marker: &TransferCheckpoint) -> rusqlite::Result<()> {
-    let begun_by = marker.begun_by.as_bytes();
-    match &marker.replacement {
+fn set_checkpoint(tx: &Tx<'_>, queue: i64, checkpoint: &TransferCheckpoint) -> rusqlite::Result<()> {
+    let begun_by = checkpoint.begun_by.as_bytes();
+    match &checkpoint.replacement {
         Some(note) => tx
             .statement(
                 "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, transfer_id, checkpoint)
@@ -203,7 +203,7 @@ pub(super) fn transfer_out(
     let Some(queue) = tx.find_queue(name)? else {
         return Ok(None);
     };
-    if read_transfer_mark(tx, queue)?.is_none_or(|moving| moving.mover != mover) {
+    if read_transfer_mark(tx, queue)?.is_none_or(|mark| mark.mover != mover) {
         return Ok(None);
     }
     let mut gone = 0;

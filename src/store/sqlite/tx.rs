@@ -184,25 +184,25 @@ impl<'c> Tx<'c> {
 
     /// Notifies the nodes that wait for this job after the commit.
     pub(super) fn notify_completed(&self, queue: i64, id: JobId) {
-        let mut ended = self.completed.borrow_mut();
-        match ended.iter_mut().find(|(queue_no, _)| *queue_no == queue) {
+        let mut completed = self.completed.borrow_mut();
+        match completed.iter_mut().find(|(queue_no, _)| *queue_no == queue) {
             Some((_, ids)) => ids.push(id),
-            None => ended.push((queue, vec![id])),
+            None => completed.push((queue, vec![id])),
         }
     }
 
     /// Returns the name of a queue.
     fn find_queue_name(&self, queue: i64) -> Option<String> {
-        let known = self
+        let cached = self
             .queue_numbers
             .0
             .borrow()
             .iter()
             .find(|(_, queue_no)| **queue_no == queue)
             .map(|(name, _)| name.clone());
-        known.or_else(|| {
-            let mut look = self.statement("SELECT name FROM duly_queue WHERE queue_no = ?1").ok()?;
-            look.query_row([queue], |row| row.get(0)).ok()
+        cached.or_else(|| {
+            let mut statement = self.statement("SELECT name FROM duly_queue WHERE queue_no = ?1").ok()?;
+            statement.query_row([queue], |row| row.get(0)).ok()
         })
     }
 
@@ -212,8 +212,8 @@ impl<'c> Tx<'c> {
     }
 
     /// Adds to a counter of this queue's history.
-    pub(super) fn increment_counter(&self, queue: i64, place: usize, times: u64) {
-        self.deltas.borrow_mut().increment_counter(queue, place, times);
+    pub(super) fn increment_counter(&self, queue: i64, index: usize, times: u64) {
+        self.deltas.borrow_mut().increment_counter(queue, index, times);
     }
 
     /// Returns the changes so far, for [`Tx::restore`].
@@ -270,9 +270,9 @@ impl<'c> Tx<'c> {
     }
 
     pub(super) fn into_notifications(self) -> PendingNotifications {
-        let ended = self.completed.take().into_iter();
-        let ended = ended.filter_map(|(queue, ids)| Some((self.find_queue_name(queue)?, ids))).collect();
-        PendingNotifications { completed: ended, ..self.notifications.into_inner() }
+        let completed = self.completed.take().into_iter();
+        let completed = completed.filter_map(|(queue, ids)| Some((self.find_queue_name(queue)?, ids))).collect();
+        PendingNotifications { completed, ..self.notifications.into_inner() }
     }
 
     fn read_sequence(&self, name: &str) -> rusqlite::Result<i64> {

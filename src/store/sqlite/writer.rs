@@ -13,8 +13,8 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
+use super::group_commit::{GroupCommitWindow, GroupWait};
 use super::tx::{QueueNumbers, Tx};
-use crate::adaptive_wait::AdaptiveWait;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
@@ -24,8 +24,6 @@ use crate::store::sqlite::nodes::wake::Notifier;
 const PENDING_WRITES_MAX: usize = 4_096;
 /// Most operations in one transaction.
 const GROUP_OPERATIONS_MAX: usize = 256;
-/// How long to wait for more operations if the last transaction had several: larger groups need fewer syncs.
-const GROUP_WAIT: Duration = Duration::from_micros(100);
 
 /// How often the file is synced if commits are not: the most that a loss of power can cost.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -78,13 +76,13 @@ where
     }
 
     fn finish(self: Box<Self>, failed: Option<Error>) {
-        let answer = match (failed, self.value) {
+        let result = match (failed, self.value) {
             (None, Some(value)) => Ok(value),
             (Some(error), _) => Err(error),
             (None, None) => Err(Error::store(self.name, "the operation did not run")),
         };
         // A caller that has gone away does not need the reply.
-        let _ = self.reply.send(answer);
+        let _ = self.reply.send(result);
     }
 }
 
@@ -125,11 +123,11 @@ impl Writer {
     {
         let gone = || Error::store(name, "the store was closed");
         let room = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let op = Box::new(PendingWrite { name, run, value: None, reply, _permit: room });
         self.send(WriteTask::Grouped(op)).ok_or_else(gone)?;
         // The thread ended without a reply, perhaps after the commit.
-        answer.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
+        result.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
     }
 
     /// Runs upkeep on the connection, between transactions.
@@ -139,12 +137,12 @@ impl Writer {
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let bare = WriteTask::Exclusive(Box::new(move |conn| {
             let _ = reply.send(errors::catch_panic(|| run(conn)).flatten().map_err(|e| errors::from_sqlite(name, e)));
         }));
         self.send(bare).ok_or_else(gone)?;
-        answer.await.map_err(|_| gone())?
+        result.await.map_err(|_| gone())?
     }
 
     fn send(&self, work: WriteTask) -> Option<()> {
@@ -173,13 +171,13 @@ struct WriterThread {
 
 impl WriterThread {
     fn run(&mut self, inbox: &Receiver<WriteTask>) {
-        let mut company = GroupCommitWindow::default();
+        let mut window = GroupCommitWindow::default();
         while let Some(first) = self.wal_sync.next_task(inbox) {
-            let (group, bare) = collect_group(inbox, first, &mut company);
+            let (group, bare) = collect_group(inbox, first, &mut window);
             if !group.is_empty() {
                 let began = clock::monotonic_now();
                 self.commit_group(group);
-                company.last_commit_time = clock::monotonic_now() - began;
+                window.last_commit_time = clock::monotonic_now() - began;
             }
             if let Some(bare) = bare {
                 bare(&self.conn);
@@ -217,7 +215,7 @@ impl WriterThread {
         let tx = Tx::new(&self.conn, self.clock.now_micros(), &self.queue_numbers, self.history_enabled);
         let ran =
             group.iter_mut().try_for_each(|op| errors::catch_panic(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
-        let news = tx.into_notifications();
+        let notifications = tx.into_notifications();
         let committed = ran.map_err(TransactionError::Operation).and_then(|()| {
             self.conn
                 .prepare_cached("COMMIT")
@@ -226,7 +224,7 @@ impl WriterThread {
         });
         match committed {
             Ok(_) => {
-                self.notifier.deliver(news);
+                self.notifier.deliver(notifications);
                 Ok(())
             }
             Err(failed) => {
@@ -311,84 +309,15 @@ impl TransactionError {
 
 type ExclusiveTask = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The expected size of a group: the size of the last one, and sometimes more, because two waves of callers may merge.
-///
-/// Waiting is worth it only if the callers return sooner than another commit would take. Slower callers, for example
-/// over a network, are better served in two waves: one is on its way while the other is committed.
-#[derive(Default)]
-struct GroupCommitWindow {
-    expected_size: usize,
-    /// Whether to wait for more than expected.
-    extra_wait: AdaptiveWait,
-    /// Whether the expected callers come soon enough.
-    expected_wait: AdaptiveWait,
-    /// The duration of the last commit.
-    last_commit_time: Duration,
-}
-
-/// The wait of one group.
-#[derive(Default)]
-struct GroupWait {
-    /// The end of the wait.
-    deadline: Option<Instant>,
-    /// The size of the group when it started to wait for more than expected.
-    size_at_extra_wait: Option<usize>,
-    /// The wait is over.
-    is_over: bool,
-}
-
-impl GroupCommitWindow {
-    /// Waits briefly for more work, if that is worth it for a group of this size.
-    fn wait_for_task(
-        &mut self,
-        inbox: &Receiver<WriteTask>,
-        group: usize,
-        lingering: &mut GroupWait,
-    ) -> Option<WriteTask> {
-        let GroupWait { deadline: until, size_at_extra_wait: tried_at, is_over: late } = lingering;
-        if *late || (until.is_none() && !self.expected_wait.should_wait()) {
-            *late = true;
-            return None;
-        }
-        let is_expected = group < self.expected_size;
-        if !is_expected && (group < 2 || (tried_at.is_none() && !self.extra_wait.should_wait())) {
-            return None;
-        }
-        if !is_expected {
-            tried_at.get_or_insert(group);
-        }
-        let now = clock::monotonic_now();
-        let until = *until.get_or_insert(now + (self.last_commit_time / 2).max(GROUP_WAIT));
-        let left = until.saturating_duration_since(now);
-        if left.is_zero() {
-            *late = true;
-            self.expected_wait.record_arrivals(0);
-            return None;
-        }
-        inbox.recv_timeout(left.min(GROUP_WAIT)).ok()
-    }
-
-    /// Records the final size of the group.
-    fn record_group(&mut self, group: usize, lingering: &GroupWait) {
-        self.expected_size = group;
-        if lingering.deadline.is_some() && !lingering.is_over {
-            self.expected_wait.record_arrivals(group);
-        }
-        if let Some(at) = lingering.size_at_extra_wait {
-            self.extra_wait.record_arrivals(group - at);
-        }
-    }
-}
-
 /// Gathers waiting operations up to the first upkeep.
 fn collect_group(
     inbox: &Receiver<WriteTask>,
     first: WriteTask,
-    company: &mut GroupCommitWindow,
+    window: &mut GroupCommitWindow,
 ) -> (Vec<Box<dyn WriteOperation>>, Option<ExclusiveTask>) {
     let mut group = Vec::new();
     let mut next = Some(first);
-    let mut lingering = GroupWait::default();
+    let mut wait = GroupWait::default();
     while let Some(work) = next.take() {
         match work {
             WriteTask::Grouped(op) => group.push(op),
@@ -397,9 +326,9 @@ fn collect_group(
         if group.len() >= GROUP_OPERATIONS_MAX {
             break;
         }
-        next = inbox.try_recv().ok().or_else(|| company.wait_for_task(inbox, group.len(), &mut lingering));
+        next = inbox.try_recv().ok().or_else(|| window.wait_for_task(inbox, group.len(), &mut wait));
     }
-    company.record_group(group.len(), &lingering);
+    window.record_group(group.len(), &wait);
     (group, None)
 }
 
@@ -408,6 +337,7 @@ mod tests {
     use super::*;
     use crate::store::Durability;
     use crate::store::sqlite::file;
+    use crate::store::sqlite::group_commit::GROUP_WAIT;
     use crate::store::sqlite::nodes::registry::NodeRegistry;
     use futures_util::FutureExt;
 
@@ -419,7 +349,7 @@ mod tests {
 
     /// Returns whether a queue of this name exists.
     async fn queue_exists(writer: &Writer, name: &'static str) -> bool {
-        writer.write("look", move |tx| tx.find_queue(name).map(|queue_no| queue_no.is_some())).await.expect("looks")
+        writer.write("read", move |tx| tx.find_queue(name).map(|queue_no| queue_no.is_some())).await.expect("reads")
     }
 
     #[tokio::test]
@@ -452,25 +382,23 @@ mod tests {
             panic!("a bug");
         });
         assert_eq!(panicked.await.expect_err("fails").code(), "store");
-        writer.write("after", |tx| tx.ensure_queue("after")).await.expect("goes on");
+        writer.write("after", |tx| tx.ensure_queue("after")).await.expect("continues");
     }
 
     #[test]
     fn group_wait_backs_off_when_callers_return_late() {
         let (work, inbox) = channel();
         let send = || work.send(WriteTask::Exclusive(Box::new(|_| {}))).expect("is open");
-        let mut company = GroupCommitWindow { expected_size: 9, ..GroupCommitWindow::default() };
-        let mut lingering = GroupWait::default();
+        let mut window = GroupCommitWindow::default();
+        window.expected_size = 9;
+        let mut wait = GroupWait::default();
         send();
-        assert!(company.wait_for_task(&inbox, 1, &mut lingering).is_some(), "one more in time");
+        assert!(window.wait_for_task(&inbox, 1, &mut wait).is_some(), "one more in time");
         std::thread::sleep(2 * GROUP_WAIT);
         send();
-        assert!(company.wait_for_task(&inbox, 2, &mut lingering).is_none(), "another commit would have been sooner");
-        assert!(company.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_none(), "the next group does not wait");
-        assert!(
-            company.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_some(),
-            "the one after that tries again"
-        );
+        assert!(window.wait_for_task(&inbox, 2, &mut wait).is_none(), "another commit would have been sooner");
+        assert!(window.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_none(), "the next group does not wait");
+        assert!(window.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_some(), "the one after that tries again");
     }
 
     #[test]
@@ -519,7 +447,7 @@ mod tests {
         let conn = Connection::open(&path).expect("opens");
         let committed: i64 = conn
             .query_row("SELECT count(*) FROM duly_queue WHERE name = 'second'", [], |row| row.get(0))
-            .expect("looks");
+            .expect("reads");
         assert_eq!(committed, 1, "it was committed");
     }
 }

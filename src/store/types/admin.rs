@@ -1,4 +1,4 @@
-//! What looking after jobs asks of a store: edits, changes to many, limits, notes of attempts, groups of dead jobs.
+//! Managing jobs: edits, bulk changes, capacities, progress of attempts, groups of dead jobs.
 
 use std::time::SystemTime;
 
@@ -6,60 +6,58 @@ use serde::Serialize;
 
 use crate::job::{Fence, HeldJob, JobId, JobProgress, JobRecord, Priority, State};
 
-/// Most jobs changed in one step of a change to many.
+/// Most jobs changed in one operation of a bulk change.
 pub const BULK_CHANGE_MAX: usize = 200;
-/// Most jobs that one step of a list looks at.
+/// Most jobs that one batch of a list examines.
 pub const LIST_BATCH_MAX: usize = 500;
-/// Most bytes that one step of a list looks at, beyond the last job.
+/// Most bytes that one batch of a list reads, not counting its last job.
 pub const LIST_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Most jobs that one page of a list looks at: one that finds too little is short, and says where to go on.
+/// Most jobs examined for one page of a list. A page that finds too few is short and has a next cursor.
 pub const LIST_EXAMINED_MAX: usize = 10_000;
-/// Most bytes on one page of a list, beyond those of its last step: one with large jobs is short, and says where to go on.
+/// Most bytes on one page of a list, not counting its last batch. A page of large jobs is short and has a next cursor.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Most notes in one step.
+/// Most progress updates in one operation.
 pub const PROGRESS_UPDATES_MAX: usize = 200;
-/// Most lines kept of a job's log: the newest stay.
+/// Most log lines kept per job: the newest stay.
 pub const LOG_LINES_MAX: usize = 100;
-/// Longest line of a log, in bytes; what is longer is cut.
+/// Longest log line, in bytes; longer ones are truncated.
 pub const LOG_LINE_BYTES_MAX: usize = 1024;
-/// Longest text beside a progress, in bytes; what is longer is cut.
+/// Longest progress note, in bytes; longer ones are truncated.
 pub const PROGRESS_NOTE_BYTES_MAX: usize = 256;
 /// Longest result of a job, in bytes of JSON.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
-/// Most groups of dead jobs kept apart in one queue; what comes then goes into one group, whose error is `…`.
+/// Most groups of dead jobs in one queue. Further jobs share one group with the error `…`.
 pub const DEAD_GROUPS_MAX: usize = 1_000;
 
-/// What to change about a job that is not running. What is `None` stays.
+/// A change to a job that is not running. A field that is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
 pub struct JobEdit {
-    /// Other args, as JSON text.
+    /// New args, as JSON text.
     pub args: Option<String>,
-    /// Another priority; a ready job goes to the tail of its new one.
+    /// New priority; a ready job goes to the tail of that priority.
     pub priority: Option<Priority>,
 }
 
-/// A job that is meant, as it was seen: if it is not in that state any more it is left alone.
+/// A job to change, if it is still in the given state.
 #[derive(Clone, Debug)]
 pub struct ChangeTarget {
     /// Its queue.
     pub queue: String,
     /// The job.
     pub id: JobId,
-    /// The state it was seen in.
+    /// The state in which the caller saw it.
     pub state: State,
 }
 
 impl ChangeTarget {
-    /// The job of this record.
+    /// Returns the target for this record's job and state.
     #[must_use]
     pub fn from_record(record: &JobRecord) -> Self {
         ChangeTarget { queue: record.job.queue.clone(), id: record.job.id, state: record.state }
     }
 }
 
-/// How much may be unfinished in a queue. A push beyond it is refused as a whole; `None` is no limit.
-///
-/// Unfinished jobs are scheduled, ready or running.
+/// How many unfinished jobs a queue accepts. A push beyond it is rejected as a whole; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Capacity {
     /// The most jobs.
@@ -71,17 +69,17 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Nothing is limited.
+    /// Returns whether neither jobs nor bytes are limited.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.jobs.is_none() && self.bytes.is_none()
     }
 
-    /// Whether so many more fit in where so many are.
+    /// Returns whether more jobs and bytes fit; each pair is the current number and the number to add.
     #[must_use]
     pub(crate) fn has_room_for(&self, jobs: (u64, u64), bytes: (u64, u64)) -> bool {
-        let fits = |limit: Option<u64>, (is, more): (u64, u64)| {
-            limit.is_none_or(|limit| more == 0 || is.saturating_add(more) <= limit)
+        let fits = |limit: Option<u64>, (current, more): (u64, u64)| {
+            limit.is_none_or(|limit| more == 0 || current.saturating_add(more) <= limit)
         };
         fits(self.jobs, jobs) && fits(self.bytes, bytes)
     }
@@ -99,7 +97,7 @@ impl std::fmt::Display for Capacity {
     }
 }
 
-/// What an attempt under way says of itself; recorded only if the node still holds the job under that fence.
+/// Progress and log lines of a running attempt, recorded only if the node still holds the job under that fence.
 #[derive(Clone, Debug)]
 pub struct ProgressUpdate {
     /// The job's queue.
@@ -110,17 +108,17 @@ pub struct ProgressUpdate {
     pub fence: Fence,
     /// Which attempt, from 1.
     pub attempt: u32,
-    /// How far it has come, if that is new.
+    /// The new progress, if it changed.
     pub progress: Option<JobProgress>,
-    /// New lines of its log, and when each was said.
+    /// New log lines and when each was written.
     pub lines: Vec<(SystemTime, String)>,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis stores it with the held job"))]
     pub(crate) priority: Priority,
     pub(crate) locator: i64,
 }
 
 impl ProgressUpdate {
-    /// What the attempt at this held job says.
+    /// Returns the update of an attempt at this held job.
     #[must_use]
     pub fn from_held(held: &HeldJob, progress: Option<JobProgress>, lines: Vec<(SystemTime, String)>) -> Self {
         ProgressUpdate {
@@ -136,21 +134,21 @@ impl ProgressUpdate {
     }
 }
 
-/// Dead jobs of one kind that died of the same.
+/// Dead jobs of one kind that failed with the same error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeadGroup {
-    /// Its name: `group:ID` in a filter means these jobs.
+    /// Its id: `group:ID` in a filter selects these jobs.
     pub id: String,
     /// The queue.
     pub queue: String,
     /// Their kind.
     pub kind: String,
-    /// What their last errors have in common: numbers, ids and what is in quotes are left out.
+    /// The common part of their last errors, without numbers, ids and quoted text.
     pub error: String,
-    /// How many there are.
+    /// The number of jobs.
     pub count: u64,
-    /// When the first of them died, since there last was none.
+    /// When the first of them died since the group was last empty.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub oldest: SystemTime,
     /// When the last of them died.
@@ -158,7 +156,7 @@ pub struct DeadGroup {
     pub newest: SystemTime,
 }
 
-/// A text cut between characters to at most so many bytes.
+/// Truncates a text to at most `max` bytes at a character boundary.
 pub(crate) fn truncate_text(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

@@ -1,39 +1,39 @@
-//! The audit, who has changed what: the words of this chapter.
+//! The audit log: actions and their actors.
 
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// How many entries are kept: the newest.
+/// Most entries kept: the newest stay.
 pub const AUDIT_ENTRIES_MAX: usize = 10_000;
 /// Most entries on one page.
 pub const AUDIT_PAGE_MAX: usize = 200;
-/// Longest text of an entry, in bytes: what is longer is cut.
+/// Longest text of an entry, in bytes; longer ones are truncated.
 const AUDIT_TEXT_BYTES_MAX: usize = 512;
 
-/// Something that somebody has done, or was refused.
+/// An action that an actor performed or was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AuditEntry {
-    /// Who it was.
+    /// The actor.
     pub actor: String,
-    /// What they did.
+    /// The action.
     pub action: String,
-    /// From where, as far as is known.
+    /// The address it came from, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// How it was answered, as an HTTP status: 403 was refused.
+    /// The HTTP status of the response: 403 means refused.
     pub status: u16,
 }
 
 impl AuditEntry {
-    /// An entry; long texts are cut.
+    /// Returns an entry; long texts are truncated.
     #[must_use]
-    pub fn new(who: &str, what: impl Into<String>, from: Option<String>, status: u16) -> Self {
+    pub fn new(actor: &str, action: impl Into<String>, origin: Option<String>, status: u16) -> Self {
         AuditEntry {
-            actor: truncate_audit_text(who.to_owned()),
-            action: truncate_audit_text(what.into()),
-            origin: from.map(truncate_audit_text),
+            actor: truncate_audit_text(actor.to_owned()),
+            action: truncate_audit_text(action.into()),
+            origin: origin.map(truncate_audit_text),
             status,
         }
     }
@@ -52,12 +52,12 @@ fn truncate_audit_text(mut text: String) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AuditRecord {
-    /// Its number: each entry's is one more than that of the one before.
+    /// Its number: one more than that of the previous entry.
     pub number: u64,
-    /// When it was noted, by the store's clock.
+    /// When it was added, by the store's clock.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub at: SystemTime,
-    /// What was noted.
+    /// The entry.
     #[serde(flatten)]
     pub entry: AuditEntry,
 }

@@ -1,4 +1,4 @@
-//! What the contract says of cron rules: a rule as it is kept, and the step that fires ticks.
+//! Cron rules: a rule as stored, and the operations that fire its ticks.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,73 +8,74 @@ use crate::cron::CronRule;
 use crate::job::JobId;
 use crate::job::push::{Push, PushResult};
 
-/// Most rules that are fired in one step, and that are read as due at once.
+/// Most rules fired in one operation, and most returned as due.
 pub const CRON_FIRINGS_MAX: usize = 150;
 /// Most rules on one page.
 pub const CRON_PAGE_SIZE: usize = 500;
-/// How long a tick that was held back waits for a second look, if nobody says sooner that its way is free.
+/// How long a waiting tick waits until it is checked again, unless its rule is passed as freed earlier.
 pub const WAITING_TICK_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A rule as a store keeps it.
+/// A rule as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CronRecord {
-    /// The rule itself.
+    /// The rule.
     #[serde(flatten)]
     pub rule: CronRule,
-    /// Grows with every change of the rule and with every tick, so that who has read an older one changes nothing.
+    /// Increases with every change of the rule and every tick, so that a caller with an older revision changes nothing.
     pub revision: u64,
-    /// It does not fire.
+    /// Whether the rule is paused and does not fire.
     pub paused: bool,
-    /// The tick that is fired next; past, if nobody has fired it yet.
+    /// The next tick to fire; in the past if it is due and has not fired yet.
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub next: Option<SystemTime>,
-    /// That tick is due, and waits for the job of an earlier one to end.
+    /// Whether that tick is due and waits for the job of an earlier tick to end.
     pub waiting: bool,
-    /// The newest tick that was fired.
+    /// The newest tick that fired.
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub last: Option<SystemTime>,
 }
 
 impl CronRecord {
-    /// A rule that has not fired yet, and will at this moment.
+    /// Returns a rule that has not fired yet and fires next at `next`.
     #[must_use]
     pub fn new(rule: CronRule, revision: u64, next: Option<SystemTime>) -> Self {
         CronRecord { rule, revision, paused: false, next, waiting: false, last: None }
     }
 
-    /// The job of the newest tick that was fired. It may be gone, or another may have been in its way.
+    /// Returns the job of the newest tick that fired.
+    /// The job may be gone, or may not have been pushed because another had its unique key.
     #[must_use]
     pub fn last_job(&self) -> Option<JobId> {
         Some(crate::cron::tick_job_id(&self.rule.name, crate::clock::to_micros(self.last?)))
     }
 }
 
-/// A rule to be kept.
+/// A rule to store.
 #[derive(Clone, Debug)]
 pub struct PutCron {
-    /// The rule as it will be.
+    /// The rule after the change.
     pub record: CronRecord,
-    /// The revision it must have now; `None` if there must be no such rule.
+    /// The revision that the rule must have now; `None` if it must not exist.
     pub expected_revision: Option<u64>,
 }
 
-/// What became of a rule that was put.
+/// The result of storing a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PutCronResult {
-    /// It is kept as it was given.
+    /// The rule is stored as given.
     Applied,
-    /// Nothing was changed: the rule is not as it must have been. Read it again.
+    /// Nothing changed: the rule does not have the expected revision. Read it again.
     Stale,
-    /// Nothing was changed: a queue it is in, or would be in, is moving to another store.
+    /// Nothing changed: its old or new queue is moving to another store.
     Moving,
 }
 
 /// A page of rules.
 #[derive(Debug, Default)]
 pub struct CronPage {
-    /// The rules; one that is changed meanwhile may be shown twice.
+    /// The rules; a rule changed while paging may appear twice.
     pub rules: Vec<CronRecord>,
     /// Where the next page starts, if there may be one.
     pub next_cursor: Option<String>,
@@ -83,63 +84,63 @@ pub struct CronPage {
 /// Rules of a queue that have a tick due.
 #[derive(Debug)]
 pub struct DueCrons {
-    /// The rules, those that have waited longest first; at most [`CRON_FIRE_MAX`].
+    /// The rules, longest overdue first; at most [`CRON_FIRINGS_MAX`].
     pub rules: Vec<CronRecord>,
-    /// The store's time at this step.
+    /// The store's time at this operation.
     pub now: SystemTime,
-    /// How long from `now` until there may be another tick to fire; `None` if there is none.
+    /// Time from `now` until another tick may be due; `None` if there is none.
     pub next_tick: Option<Duration>,
 }
 
 /// Whether a tick waits for the job that has its unique key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlapWait {
-    /// It does not: that job stays, and the tick has been fired.
+    /// The tick does not wait: it counts as fired, and that job stays.
     Never,
-    /// While that job is running.
+    /// The tick waits while that job is running.
     WhileRunning,
-    /// As long as there is one.
+    /// The tick waits while that job is unfinished.
     WhileUnfinished,
 }
 
-/// A tick to be fired, or several of one rule.
+/// One or more ticks of one rule to fire.
 #[derive(Debug)]
 pub struct CronFiring {
     /// The rule.
     pub name: String,
-    /// The revision under which it was read.
+    /// The revision that the caller read.
     pub revision: u64,
-    /// The tick that was its next.
+    /// The next tick that the caller read.
     pub tick: SystemTime,
-    /// The tick that will be.
+    /// The next tick after this firing.
     pub next: Option<SystemTime>,
-    /// The newest tick that this fires; `None` if it only lets ticks go by.
+    /// The newest tick that this fires; `None` if it only skips ticks.
     pub last: Option<SystemTime>,
-    /// Their jobs, each under the id that belongs to its tick.
+    /// The jobs, each with the id derived from its tick.
     pub jobs: Vec<Push>,
-    /// What to do if another job has the unique key of the first of them.
+    /// The policy if another job has the unique key of the first job.
     pub overlap_wait: OverlapWait,
 }
 
-/// What became of it.
+/// The result of a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CronFiringResult {
-    /// It was fired, and this became of its jobs.
+    /// The tick fired, with these results for its jobs.
     Fired(Vec<PushResult>),
-    /// The queue is full: the tick has gone by without a job.
+    /// The queue is full: the tick is skipped without a job.
     QueueFull,
-    /// It waits, since this job has its unique key.
+    /// The tick waits, because this job has its unique key.
     Waiting(JobId),
-    /// Nothing was changed: another node has fired it, or the rule has changed, is paused or gone.
+    /// Nothing changed: another node fired it, or the rule was changed, paused or removed.
     Stale,
 }
 
-/// What a step that fires answers.
+/// The reply to [`Store::fire_crons`](crate::store::Store::fire_crons).
 #[derive(Debug)]
 pub struct FireCronsReply {
-    /// For each fire, in their order.
+    /// One result per firing, in order.
     pub results: Vec<CronFiringResult>,
-    /// How long until there may be another tick to fire in this queue.
+    /// Time until another tick of this queue may be due.
     pub next_tick: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! What has happened, minute by minute: counted as it happens, kept for a day.
+//! Statistics by minute: counted as events happen, kept for a day.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,31 +6,31 @@ use serde::Serialize;
 
 use crate::job::Outcome;
 
-/// For how many minutes it is kept.
+/// Minutes for which statistics are kept.
 pub const HISTORY_MINUTES_MAX: u32 = 24 * 60;
-/// How many buckets a histogram has.
+/// Buckets of a histogram.
 pub const HISTOGRAM_BUCKETS: usize = 28;
-/// What the first bucket ends at, in microseconds; each further one ends at twice that of the one before, the last one never.
+/// Upper bound of the first bucket in microseconds. Each bound is twice the previous one; the last bucket has none.
 const FIRST_BUCKET_MICROS: u64 = 64;
-/// How many things are counted beside the histograms.
+/// Number of counters, without the histograms.
 pub(crate) const COUNTER_COUNT: usize = 6;
-/// Numbers in a tally.
+/// Number of values in a [`StatCounters`], with the histograms.
 pub(crate) const STAT_NUMBERS: usize = COUNTER_COUNT + 2 * HISTOGRAM_BUCKETS;
 
-/// Which minutes to look at.
+/// Selects the minutes of a history.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryQuery {
-    /// Only of this queue; else of all.
+    /// Only this queue; all queues if `None`.
     pub queue: Option<String>,
-    /// The last so many minutes, the present one among them; 0 means all that is kept.
+    /// The last minutes, including the current one; 0 means all that are kept.
     pub minutes: u32,
 }
 
-/// What has happened: one point per queue and minute in which anything did, oldest first.
+/// Statistics: one point per queue and minute with activity, oldest first.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct History {
-    /// The present, by the store's clock.
+    /// The current time, by the store's clock.
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub now: Option<SystemTime>,
     /// The points.
@@ -46,12 +46,12 @@ pub struct HistoryPoint {
     pub minute: SystemTime,
     /// The queue.
     pub queue: String,
-    /// What was counted in it.
+    /// Its counters.
     #[serde(flatten)]
     pub counters: StatCounters,
 }
 
-/// What was counted.
+/// Counters of jobs and attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StatCounters {
@@ -59,7 +59,7 @@ pub struct StatCounters {
     pub pushed: u64,
     /// Attempts that ended in an ack.
     pub done: u64,
-    /// Attempts that failed, with another to come.
+    /// Attempts that failed and are retried.
     pub retried: u64,
     /// Attempts that failed for good.
     pub buried: u64,
@@ -67,41 +67,41 @@ pub struct StatCounters {
     pub released: u64,
     /// Jobs taken back from dead nodes.
     pub taken_back: u64,
-    /// How long after its due moment each attempt started that was counted above.
+    /// How long after its due time each of these attempts started.
     pub lateness: Histogram,
     /// How long each of them took.
     pub duration: Histogram,
 }
 
-/// How many values fell between which bounds: each bound is twice the one before, so a quantile is right within that.
+/// Distribution of values over buckets. Each bound is twice the previous one, which limits the error of a quantile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Histogram {
-    /// How many fell into each bucket.
+    /// The number of values in each bucket.
     pub buckets: [u64; HISTOGRAM_BUCKETS],
 }
 
 impl Histogram {
-    /// The bucket that a value falls into.
+    /// Returns the bucket of a value.
     #[must_use]
     pub fn bucket_of(value: Duration) -> usize {
         let units = u64::try_from(value.as_micros()).unwrap_or(u64::MAX) / FIRST_BUCKET_MICROS;
         (units.checked_ilog2().map_or(0, |log| log as usize + 1)).min(HISTOGRAM_BUCKETS - 1)
     }
 
-    /// Where a bucket ends.
+    /// Returns the upper bound of a bucket.
     #[must_use]
     pub fn upper_bound(bucket: usize) -> Duration {
         Duration::from_micros(FIRST_BUCKET_MICROS << bucket.min(HISTOGRAM_BUCKETS - 1))
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The value that a share `q` (0 to 1) of all values does not exceed, as far as the buckets tell; `None` if there are none.
+    /// Returns an estimate of the value that a share `q` (0 to 1) of all values does not exceed; `None` without values.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();
@@ -110,11 +110,11 @@ impl Histogram {
         }
         let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count);
         let mut seen = 0;
-        for (at, in_bucket) in self.buckets.iter().enumerate() {
+        for (bucket, in_bucket) in self.buckets.iter().enumerate() {
             if seen + in_bucket >= rank {
-                let from = if at == 0 { Duration::ZERO } else { Histogram::upper_bound(at - 1) };
+                let lower = if bucket == 0 { Duration::ZERO } else { Histogram::upper_bound(bucket - 1) };
                 let share = (rank - seen) as f64 / (*in_bucket).max(1) as f64;
-                return Some(from + (Histogram::upper_bound(at) - from).mul_f64(share));
+                return Some(lower + (Histogram::upper_bound(bucket) - lower).mul_f64(share));
             }
             seen += in_bucket;
         }
@@ -127,20 +127,20 @@ impl Histogram {
 }
 
 impl StatCounters {
-    /// Adds what was counted elsewhere.
+    /// Adds other counters to these.
     pub fn add(&mut self, other: &StatCounters) {
         let mut numbers = self.to_numbers();
         numbers.iter_mut().zip(other.to_numbers()).for_each(|(sum, more)| *sum = sum.saturating_add(more));
         *self = StatCounters::from_numbers(&numbers);
     }
 
-    /// Attempts that have ended, however.
+    /// Returns the number of attempts that ended, with any outcome.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         self.done + self.retried + self.buried + self.released
     }
 
-    /// As a row of numbers: the counters, the lateness, the duration.
+    /// Returns all values in one array: the counters, the lateness, the duration.
     pub(crate) fn to_numbers(&self) -> [u64; STAT_NUMBERS] {
         let mut out = [0; STAT_NUMBERS];
         let counters = [self.pushed, self.done, self.retried, self.buried, self.released, self.taken_back];
@@ -151,19 +151,20 @@ impl StatCounters {
     }
 
     pub(crate) fn from_numbers(numbers: &[u64; STAT_NUMBERS]) -> Self {
-        let [pushed, done, retried, buried, released, taken_back] = [0, 1, 2, 3, 4, 5].map(|at: usize| numbers[at]);
-        let mut tally = StatCounters { pushed, done, retried, buried, released, taken_back, ..Default::default() };
-        tally.lateness.buckets.copy_from_slice(&numbers[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS]);
-        tally.duration.buckets.copy_from_slice(&numbers[COUNTER_COUNT + HISTOGRAM_BUCKETS..]);
-        tally
+        let [pushed, done, retried, buried, released, taken_back] =
+            [0, 1, 2, 3, 4, 5].map(|index: usize| numbers[index]);
+        let mut counters = StatCounters { pushed, done, retried, buried, released, taken_back, ..Default::default() };
+        counters.lateness.buckets.copy_from_slice(&numbers[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS]);
+        counters.duration.buckets.copy_from_slice(&numbers[COUNTER_COUNT + HISTOGRAM_BUCKETS..]);
+        counters
     }
 }
 
-/// Where pushed and taken back jobs are counted in a row of numbers.
+/// Index of pushed jobs in the array of numbers.
 pub(crate) const PUSHED_INDEX: usize = 0;
 pub(crate) const TAKEN_BACK_INDEX: usize = 5;
 
-/// Where an outcome is counted in a row of numbers.
+/// Returns the index of an outcome in the array of numbers.
 pub(crate) fn outcome_index(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Ack => 1,
@@ -173,13 +174,13 @@ pub(crate) fn outcome_index(outcome: &Outcome) -> usize {
     }
 }
 
-/// Where a lateness and a duration are counted in a row of numbers.
+/// Returns the indexes of a lateness and a duration in the array of numbers.
 pub(crate) fn timing_indexes(lateness: Duration, duration: Duration) -> [usize; 2] {
     [COUNTER_COUNT + Histogram::bucket_of(lateness), COUNTER_COUNT + HISTOGRAM_BUCKETS + Histogram::bucket_of(duration)]
 }
 
 impl History {
-    /// Everything added up.
+    /// Returns the sum of all points.
     #[must_use]
     pub fn total(&self) -> StatCounters {
         let mut sum = StatCounters::default();
@@ -198,7 +199,7 @@ impl History {
         sum
     }
 
-    /// The same for each queue, by name.
+    /// Returns the sum for each queue, by name.
     #[must_use]
     pub fn by_queue(&self) -> std::collections::BTreeMap<&str, StatCounters> {
         let mut queues = std::collections::BTreeMap::<&str, StatCounters>::new();
@@ -230,13 +231,13 @@ mod tests {
         #[test]
         fn every_value_lies_below_the_bound_of_its_bucket(micros in 0u64..1 << 60) {
             let value = Duration::from_micros(micros);
-            let at = Histogram::bucket_of(value);
-            prop_assert!(at == HISTOGRAM_BUCKETS - 1 || value < Histogram::upper_bound(at));
-            prop_assert!(at == 0 || value >= Histogram::upper_bound(at - 1));
+            let bucket = Histogram::bucket_of(value);
+            prop_assert!(bucket == HISTOGRAM_BUCKETS - 1 || value < Histogram::upper_bound(bucket));
+            prop_assert!(bucket == 0 || value >= Histogram::upper_bound(bucket - 1));
         }
 
         #[test]
-        fn tallies_survive_their_numbers(numbers in proptest::collection::vec(0u64..1 << 40, STAT_NUMBERS)) {
+        fn counters_round_trip_through_numbers(numbers in proptest::collection::vec(0u64..1 << 40, STAT_NUMBERS)) {
             let numbers: [u64; STAT_NUMBERS] = numbers.try_into().expect("as many");
             prop_assert_eq!(StatCounters::from_numbers(&numbers).to_numbers(), numbers);
         }

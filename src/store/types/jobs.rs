@@ -1,4 +1,4 @@
-//! What is said to a store, and what it answers.
+//! Claims, outcomes, heartbeats and pages of jobs: the arguments and replies of the job operations.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,85 +8,86 @@ use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, Priority, State};
 use crate::node::NodeId;
 use crate::store::{Capacity, TransferMark};
 
-/// What a worker asks of one queue.
+/// A worker's claim on one queue.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The queue.
     pub queue: String,
-    /// Take at most so many.
+    /// Most jobs to claim.
     pub max: usize,
-    /// The answer to an earlier claim was lost: give everything that the node holds in this queue, and nothing new.
+    /// The reply to an earlier claim was lost: return all jobs that the node holds in this queue, and no new ones.
     pub resync: bool,
-    /// A node that may be dead: take back what it holds here, if it is.
+    /// A node that may be dead: if it is, its jobs in this queue are taken back.
     pub suspect: Option<NodeId>,
-    /// The kinds that the node can run, `None` if any: of what others have put off, because they do not know its kind, it is
-    /// given what it knows, before that is due. What is ready comes in its order, whatever it is: what the node does not know
-    /// it puts off in its turn. A store that others share with us leaves theirs alone.
+    /// The kinds that the node has handlers for, `None` if it accepts any.
+    /// Jobs of these kinds that other nodes deferred are offered to this node before they are due.
+    /// Ready jobs come in order, whatever their kind; the node defers those it has no handler for.
+    /// A store shared with another system does not touch jobs that the other system deferred.
     pub kinds: Option<Arc<[String]>>,
 }
 
-/// What a claim gives.
+/// The reply to a claim.
 #[derive(Debug)]
 pub struct ClaimReply {
     /// The jobs, in the order in which they should start.
     pub jobs: Vec<HeldJob>,
-    /// The store's time at this step.
+    /// The store's time at this operation.
     pub now: SystemTime,
-    /// There may be more that is ready, or to take back or to promote: ask again.
+    /// More jobs may be ready, to take back or to promote: claim again.
     pub has_more: bool,
-    /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
+    /// Time from `now` until the next job of this queue is due; `None` if none is scheduled.
     pub next_due: Option<Duration>,
-    /// How long from `now` until the next tick of a cron rule of this queue; nothing if one is due.
+    /// Time from `now` until the next tick of a cron rule of this queue; zero if one is due.
     pub next_tick: Option<Duration>,
-    /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
+    /// How many other idle nodes wait for this queue. At a due time, nodes claim in the order of this rank.
     pub idle_rank: u32,
-    /// How many jobs were taken back from the suspect.
+    /// The number of jobs taken back from the suspect.
     pub taken_back: usize,
-    /// The suspect is dead and may hold more: name it again.
+    /// The suspect is dead and may hold more jobs: name it again.
     pub suspect_has_more: bool,
 }
 
-/// How one attempt ended: names the held job whole, so that holder, job and fence are checked at once.
+/// How one attempt ended. Identifies the held job completely, so that holder, job and fence are checked at once.
 #[derive(Clone, Debug)]
 pub struct AttemptEnd {
     /// The job's queue.
     pub queue: String,
     /// The job.
     pub id: JobId,
-    /// The claim it was held under.
+    /// The fence of the claim.
     pub fence: Fence,
-    /// What to record.
+    /// The outcome to record.
     pub outcome: Outcome,
     /// Its unique key, to be freed if this ends the job.
     pub unique: Option<String>,
-    /// How long it stays once it is done, or dead.
+    /// How long the job is kept once it is done or dead.
     pub keep: Duration,
-    /// How long the attempt took, and how long after its due moment it started; `None` if there was none.
+    /// Duration and lateness of the attempt; `None` if there was no attempt.
     pub timing: Option<AttemptTiming>,
-    /// What it gives, as JSON: kept with the job if it is done and stays.
+    /// The result as JSON, stored with the job if it is done and kept.
     pub result: Option<String>,
-    /// It is released because the node does not know its kind: one that does may have it before it is due.
+    /// The job is released because the node has no handler for its kind. A node with one may claim it before it is due.
     pub deferred: bool,
-    /// Its kind, by which dead ones are grouped and found.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
+    /// Its kind, needed to group and index dead jobs.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "SQLite reads it by the row id"))]
     pub(crate) kind: String,
-    /// Its tags, by which those that wait and dead ones are found.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows them by the number of the job"))]
+    /// Its tags, needed to index scheduled and dead jobs.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "SQLite reads them by the row id"))]
     pub(crate) tags: Vec<String>,
-    /// How many bytes its args have.
+    /// Size of its args, in bytes.
     pub(crate) args_bytes: u64,
-    /// As the claim said it: saves the store a look at what only the holder can change.
+    /// Values from the claim, which save the store a read: only the holder can change them.
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
     pub(crate) crashes: u32,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis stores it with the held job"))]
     pub(crate) priority: Priority,
-    /// The store's own number for the job.
+    /// The store's own row id of the job.
     pub(crate) locator: i64,
 }
 
 impl AttemptEnd {
-    /// Those of each queue, in their order: on a server a step is about one queue.
+    /// Groups ends by queue, in order: on Redis an operation concerns one queue.
     #[cfg(feature = "redis")]
     pub(crate) fn group_by_queue(ends: &[AttemptEnd]) -> Vec<(&str, Vec<&AttemptEnd>)> {
         let mut queues: Vec<(&str, Vec<&AttemptEnd>)> = Vec::new();
@@ -99,12 +100,13 @@ impl AttemptEnd {
         queues
     }
 
-    /// Whether a node that knows its kind may have it before it is due. Of what nobody can read the kind is not known either.
+    /// Returns whether a node with a handler for the kind may claim the job before it is due.
+    /// The kind of an unreadable job is unknown, so such a job is never deferred.
     pub(crate) fn is_deferred(&self) -> bool {
         self.deferred && !self.kind.starts_with(RESERVED_KIND_PREFIX)
     }
 
-    /// The end of an attempt at this held job; once done or dead it stays for `keep`.
+    /// Returns the end of an attempt at this held job, which is kept for `keep` once it is done or dead.
     #[must_use]
     pub fn from_held(held: &HeldJob, outcome: Outcome, keep: Duration) -> Self {
         AttemptEnd {
@@ -129,112 +131,111 @@ impl AttemptEnd {
     }
 }
 
-/// When an attempt ran, as far as its worker knows.
+/// Lateness and duration of an attempt, measured by its worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttemptTiming {
-    /// How long after its due moment it started.
+    /// How long after its due time it started.
     pub lateness: Duration,
     /// How long it took.
     pub duration: Duration,
 }
 
-/// What a beat answers.
+/// The reply to a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub struct HeartbeatReply {
-    /// How many jobs the node holds, by queue; queues in which it holds none are absent.
+    /// How many jobs the node holds, by queue; queues without held jobs are absent.
     pub held: Vec<(String, u64)>,
-    /// Nodes that may be dead, and the queues in which they hold something.
+    /// Nodes that may be dead, with the queues in which they hold jobs.
     pub suspects: Vec<(NodeId, String)>,
-    /// Nodes whose lease ends before the next beat, unless they beat: whom to suspect, in which queue, and when.
+    /// Nodes whose lease expires before the next heartbeat unless renewed: the node, the queue and the time left.
     pub expiring: Vec<(NodeId, String, Duration)>,
-    /// Queues in which something may be claimed.
+    /// Queues that may have jobs to claim.
     pub queues_to_check: Vec<String>,
-    /// Queues of which nothing is known this time, because their server did not answer.
+    /// Queues that this reply does not cover, because their server did not reply.
     pub unreachable: Vec<String>,
-    /// Somebody has told this node, through the store, to take no more jobs. Not taken back.
+    /// An operator has told this node, through the store, to claim no more jobs. This is final.
     pub quiet: bool,
-    /// Somebody has told this node, through the store, to stop.
+    /// An operator has told this node, through the store, to stop.
     pub stop: bool,
 }
 
-/// A signal that something happened sooner than expected.
+/// Tells a node to act before its next poll or heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wake {
-    /// Look into this queue.
+    /// This queue may have jobs to claim.
     Queue(String),
-    /// A node may have died: beat, and see whom the answer suspects.
+    /// A node may have died: send a heartbeat, and check the suspects in its reply.
     Heartbeat,
-    /// The node holds this job from now on: a push has put it into its hands. Only for a node that accepts jobs so.
+    /// A push delivered this job, and the node now holds it. Sent only to nodes that accept deliveries.
     Job(Box<HeldJob>),
-    /// A [`Wake::Job`] of this queue may have been lost: ask for everything the node holds there.
+    /// A [`Wake::Job`] of this queue may have been lost: claim with `resync`.
     Resync(String),
 }
 
-/// What became of a remove or a reschedule.
+/// The result of changing a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeResult {
-    /// Done.
+    /// The change was made.
     Applied,
     /// There is no such job.
     NotFound,
-    /// The job is running: it cannot be moved under its holder's feet.
+    /// The job is running, so it cannot be changed.
     Running,
-    /// The job's unique key belongs to this other job now.
+    /// Another job, this one, has the unique key now.
     Existing(JobId),
     /// The job's queue is moving to another store.
     Moving,
-    /// The job is not in the state any more in which it was seen.
+    /// The job is no longer in the given state.
     Changed,
-    /// The job is not as it was written, so what else of it is true nobody knows: push it anew, and remove this one.
+    /// The job is corrupted (checksum mismatch): push it again and remove this one.
     Unreadable,
 }
 
 /// A page of a list.
 #[derive(Debug, Default)]
 pub struct JobPage {
-    /// The jobs, without their failures unless those were asked for.
+    /// The jobs, without their failures unless requested.
     pub jobs: Vec<JobRecord>,
     /// Where the next page starts, if there may be one.
     pub next_cursor: Option<String>,
-    /// How many jobs were looked at to find these.
+    /// The number of jobs examined to find these.
     pub scanned: u64,
 }
 
-/// How many jobs of a queue are in which state.
+/// The number of jobs of a queue in each state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct QueueCounts {
     /// The queue.
     pub queue: String,
-    /// Nothing is claimed from it.
+    /// Whether the queue is paused, so that nothing is claimed from it.
     pub paused: bool,
-    /// It is moving to another store: nothing is claimed from it either.
+    /// Set while the queue is moving to another store; nothing is claimed from it then.
     pub moving: Option<TransferMark>,
-    /// Jobs that wait for their due moment.
+    /// Jobs that wait for their due time.
     pub scheduled: u64,
     /// Jobs that may be claimed.
     pub ready: u64,
     /// Jobs held by a node.
     pub running: u64,
-    /// Done jobs that are still kept.
+    /// Done jobs that are kept.
     pub done: u64,
-    /// Jobs that were given up.
+    /// Jobs that failed for good.
     pub dead: u64,
-    /// Bytes of args of those that are unfinished: scheduled, ready and running.
+    /// Bytes of args of unfinished jobs: scheduled, ready and running.
     pub bytes: u64,
-    /// Since when the first ready job could have been claimed: the oldest among the heads of all priorities; `None` if none is
-    /// ready, or the store does not say.
+    /// Since when the oldest head of all priorities has been ready; `None` if there is none or the store does not know.
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub oldest_ready: Option<SystemTime>,
-    /// How much may be in it.
+    /// The capacity of the queue.
     #[serde(skip_serializing_if = "Capacity::is_unlimited")]
     pub capacity: Capacity,
 }
 
 impl QueueCounts {
-    /// How many are in this state.
+    /// Returns the number of jobs in this state.
     #[must_use]
     pub fn count_in(&self, state: State) -> u64 {
         match state {
@@ -247,26 +248,26 @@ impl QueueCounts {
     }
 }
 
-/// What a store says about itself: each fact a line for people.
+/// A store's report on itself, one readable line per fact.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Health {
-    /// What survives a crash and a power cut, in one sentence.
+    /// Which writes survive a crash and a power cut, in one sentence.
     pub durability: String,
-    /// Name and value of everything else worth knowing.
+    /// Names and values of all other facts.
     pub facts: Vec<(String, String)>,
-    /// What should be mended, with what to do.
+    /// Problems and how to fix them.
     pub warnings: Vec<String>,
-    /// The rules for a user of the server that may do what duly does and nothing else; `None` where there is no server.
+    /// Minimal ACL rules for the server's user; `None` without a server.
     #[serde(skip)]
     pub acl: Option<String>,
 }
 
 impl Health {
-    /// Notes that no history is kept, so that nobody wonders where it is.
+    /// Adds a fact if no history is kept, to explain its absence.
     pub(crate) fn add_history_fact(&mut self, kept: bool) {
         if !kept {
-            self.facts.push(("history".to_owned(), "off, as far as this process is concerned".to_owned()));
+            self.facts.push(("history".to_owned(), "off in this process".to_owned()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What has happened by kind, hour by hour: gathered by whoever runs attempts, added to the store now and then.
+//! Statistics by kind and hour: collected by workers, which add them to the store periodically.
 
 use std::time::SystemTime;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use crate::store::StatCounters;
 
-/// For how many hours it is kept.
+/// Hours for which statistics by kind are kept.
 pub const KIND_HOURS_MAX: u32 = 24;
-/// Most kinds that are told apart in one hour; attempts of others are counted under [`OTHER_KINDS`].
+/// Most kinds counted separately in one hour; attempts of further kinds are counted under [`OTHER_KINDS`].
 pub const KIND_STATS_MAX: usize = 200;
-/// What those kinds go by that are too many to be told apart: no kind has brackets in its name.
+/// Name under which further kinds are counted. It cannot clash: no kind has parentheses in its name.
 pub const OTHER_KINDS: &str = "(other)";
 
 /// One hour of one kind.
@@ -22,7 +22,7 @@ pub struct KindStats {
     pub hour: SystemTime,
     /// The kind.
     pub kind: String,
-    /// What its attempts came to; pushes and jobs taken back are not counted by kind.
+    /// Counters of its attempts; pushes and taken-back jobs are not counted by kind.
     #[serde(flatten)]
     pub counters: StatCounters,
 }

@@ -1,4 +1,4 @@
-//! Locks: what a client requests, what the store replies, and a lock as it is listed.
+//! Locks: the requests of clients, the replies of the store, and locks as listed.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -9,36 +9,36 @@ use uuid::Uuid;
 use crate::job::Fence;
 use crate::node::NodeId;
 
-/// Most holders that a lock can be asked to have at a time.
+/// Most slots of a lock.
 pub const LOCK_SLOTS_MAX: u32 = 1_000;
-/// Most holds extended in one step.
+/// Most holds extended in one operation.
 pub const LOCK_EXTENDS_MAX: usize = 500;
-/// Most locks that one sign of life asks after; a node with more takes turns.
+/// Most lock waits in one announcement; a node with more rotates through them.
 pub const LOCK_WAITS_MAX: usize = 200;
-/// Most places in a line that one step looks at.
+/// Most waiters that one operation checks.
 pub const LOCK_WAITERS_CHECKED_MAX: usize = 100;
 /// Locks on one page of a list.
 pub const LOCK_PAGE_SIZE: usize = 500;
 
-/// Who asks for a lock: one acquisition, never a process or a task.
+/// The owner of one acquisition; never a whole process or task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct LockOwner(Uuid);
 
 impl LockOwner {
-    /// An owner that nobody has been before.
+    /// Returns a new unique owner.
     #[must_use]
     pub fn fresh() -> Self {
         LockOwner(Uuid::now_v7())
     }
 
-    /// The owner as its 16 bytes.
+    /// Returns the owner as 16 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// The owner with these 16 bytes.
+    /// Returns the owner with these 16 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         LockOwner(Uuid::from_bytes(bytes))
@@ -57,35 +57,35 @@ impl fmt::Debug for LockOwner {
     }
 }
 
-/// What somebody asks of a lock.
+/// A request to acquire, extend or release a lock.
 #[derive(Clone, Debug)]
 pub struct LockRequest {
-    /// The lock. Any text without control characters.
+    /// The lock's name: any text without control characters.
     pub name: String,
-    /// Who asks: the same ask may be sent again after an answer was lost, and means the same.
+    /// The owner. A request repeated after a lost reply has the same owner and is idempotent.
     pub owner: LockOwner,
-    /// For which node, whose death ends its place in the line.
+    /// The owner's node. If it dies, the owner no longer waits.
     pub node: NodeId,
-    /// How long the node's place lasts without a sign of life in the hall.
+    /// How long the owner keeps waiting without an announcement of its node.
     pub lease: Duration,
-    /// At most so many may hold it at a time; 1 is a plain lock.
+    /// How many owners may hold the lock at a time; 1 is a plain lock.
     pub slots: u32,
     /// How long the hold lasts unless it is extended.
     pub ttl: Duration,
-    /// If it is taken: stand in line.
+    /// Whether to wait if the lock is taken.
     pub wait: bool,
-    /// Who that is, for people.
+    /// Describes the owner to people.
     pub note: String,
 }
 
-/// What became of an ask.
+/// The reply to a lock request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockReply {
-    /// The fence and the slot (from 1), if the owner holds the lock now; the same ones if it did before.
+    /// The fence and the slot (from 1) if the owner holds the lock now; unchanged if it already did.
     pub hold: Option<(Fence, u32)>,
-    /// How many that live stand in line before it.
+    /// The number of live waiters ahead of the owner.
     pub waiters_ahead: u32,
-    /// How long until the first hold of the lock ends, unless it is extended; `None` if it is free, or ours.
+    /// Time until the first hold ends unless it is extended; `None` if the lock is free or held by this owner.
     pub expires_in: Option<Duration>,
 }
 
@@ -97,13 +97,13 @@ pub struct LockRecord {
     pub name: String,
     /// Which of its slots, from 1.
     pub slot: u32,
-    /// Who holds it.
+    /// The owner that holds it.
     pub owner: LockOwner,
-    /// On which node.
+    /// The owner's node.
     pub node: NodeId,
-    /// Who that is, for people.
+    /// Describes the owner to people.
     pub note: String,
-    /// Grows with every acquisition.
+    /// Increases with every acquisition.
     pub fence: Fence,
     /// Since when it is held.
     #[serde(serialize_with = "crate::clock::as_micros")]
@@ -111,7 +111,7 @@ pub struct LockRecord {
     /// When the hold ends, unless it is extended.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub expires: SystemTime,
-    /// How many wait for the lock, this slot or another.
+    /// The number of waiters for any slot of the lock.
     pub waiters: u64,
 }
 
@@ -124,13 +124,13 @@ pub struct LockPage {
     pub next_cursor: Option<String>,
 }
 
-/// How a lock stands, in the eyes of a node that waits for it.
+/// State of a lock for a node that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockTurn {
     /// The lock.
     pub name: String,
-    /// The first in line that lives, if it is of this node.
+    /// The first live waiter, if it belongs to this node.
     pub first_waiter: Option<LockOwner>,
-    /// How long until the first hold ends, unless it is extended; zero if a slot is free.
+    /// Time until the first hold ends unless it is extended; zero if a slot is free.
     pub expires_in: Duration,
 }

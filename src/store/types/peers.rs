@@ -6,63 +6,63 @@ use super::locks::{LockOwner, LockTurn};
 use crate::job::JobId;
 use crate::node::NodeId;
 
-/// Most connections told of in one step.
+/// Most connections in one operation.
 pub const CONNECTIONS_BATCH_MAX: usize = 1_000;
 
-/// A node as it shows itself in the hall.
+/// A node as it announces itself to its peers.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Who it is.
+    /// The node.
     pub node: NodeId,
-    /// How long it counts as there without another sign of life.
+    /// How long it counts as alive without another announcement.
     pub lease: Duration,
-    /// What it can be asked to do, sorted.
+    /// The methods it offers, sorted.
     pub methods: Vec<String>,
-    /// Locks that somebody here waits for: at most [`WAITS_MAX`].
+    /// Locks that its owners wait for: at most [`LOCK_WAITS_MAX`](super::locks::LOCK_WAITS_MAX).
     pub waited_locks: Vec<String>,
-    /// Who here should have a place in the line of which lock: at most [`WAITS_MAX`].
+    /// The lock and the owner of each wait: at most [`LOCK_WAITS_MAX`](super::locks::LOCK_WAITS_MAX).
     pub waiters: Vec<(String, LockOwner)>,
-    /// It only listens: it need not be found by others, holds no place in a line and no connection.
-    /// Then a sign of life costs a server nothing.
+    /// It only listens: it offers no methods, waits for no lock and holds no connection.
+    /// Announcing such a peer costs a server nothing.
     pub listen_only: bool,
 }
 
-/// What a sign of life in the hall answers.
+/// The reply to an announcement.
 #[derive(Clone, Debug, Default)]
 pub struct AnnounceReply {
-    /// For each lock that was asked after and has a line.
+    /// The state of each announced lock that has waiters.
     pub turns: Vec<LockTurn>,
-    /// Of those whose place was asked after, who has none: it was given up, or has ended with the lease of the node, or the
-    /// store has lost it. Who waits must ask again.
+    /// Announced owners that do not wait any more: the wait was cancelled, ended with the node's lease, or the store
+    /// lost it. They must request the lock again.
     pub lost_waits: Vec<LockOwner>,
 }
 
-/// Whom a message is for.
+/// The recipient of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
-    /// Every node that listens, the sender too.
+    /// Every listening node, including the sender.
     All,
-    /// This one.
+    /// This node.
     Node(NodeId),
 }
 
-/// What a node hears.
+/// A notification to a subscribed node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {
-    /// This owner is next in line, and the lock is free; or it had the lock, and somebody has broken it.
+    /// This owner is the first waiter and the lock is free, or its hold was broken.
     LockTurn {
         /// The lock.
         name: String,
-        /// Who should ask again.
+        /// The owner that should request the lock again.
         owner: LockOwner,
     },
     /// A message from a node.
     Message(Vec<u8>),
-    /// These jobs are done, dead or removed; if none is named, some are, and it is not known which.
+    /// These jobs are done, dead or removed. If the list is empty, some jobs are, but it is unknown which.
     Completed(Vec<JobId>),
-    /// Somebody may have died: see whose turn it is.
+    /// A node may have died: check which waiters have their turn.
     CheckTurns,
-    /// Something may have been missed: ask again for what is waited for, and say again which connections are held.
+    /// Notifications may have been lost: check everything waited for again, and register the connections again.
     Gap,
 }

@@ -1,18 +1,18 @@
-//! Tokens, by which somebody over HTTP is known: the words of this chapter.
+//! Access tokens, which authenticate HTTP clients.
 
 use std::time::Duration;
 
 use crate::admin::token::Role;
 
-/// A token to be kept.
+/// A token to add.
 #[derive(Clone, Debug)]
 pub struct NewToken {
-    /// Its name: nobody else's.
+    /// Its unique name.
     pub name: String,
-    /// What whoever has it may do.
+    /// The permissions it grants.
     pub role: Role,
-    /// SHA-256 of it.
+    /// Its SHA-256 hash.
     pub hash: [u8; 32],
-    /// How long it lasts; for ever if nothing is said.
+    /// How long it is valid; forever if `None`.
     pub ttl: Option<Duration>,
 }

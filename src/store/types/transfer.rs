@@ -1,4 +1,4 @@
-//! What moving a queue to another store asks of both: the mark in the store it leaves, the batches and the marker in the other.
+//! Transfer of a queue to another store: the mark in the source, the batches and the checkpoint in the target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use serde::Serialize;
 use crate::job::{Fence, JobId, JobRecord};
 use crate::node::NodeId;
 
-/// That a queue is moving to another store.
+/// Marks a queue that is moving to another store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TransferMark {
-    /// The mover that began. It names the move and its marker, also when another takes up what it left off.
+    /// The mover that began. Identifies the transfer and its checkpoint, even if another mover continues it.
     pub begun_by: NodeId,
-    /// The mover at work: of several, the last.
+    /// The current mover: if several tried, the latest.
     pub mover: NodeId,
-    /// Where the queue goes, for people: the other store without what is secret in its URL.
+    /// The target store for people, without the secrets of its URL.
     pub to: String,
 }
 
@@ -24,12 +24,12 @@ impl TransferMark {
     /// Length of a node id as text.
     const NODE_ID_CHARS: usize = 36;
 
-    /// As stores keep it: the mover first, so that a script can compare it.
+    /// Returns the stored text. It starts with the mover, so that a script can compare it.
     pub(crate) fn to_text(&self) -> String {
         format!("{}{}{}", self.mover, self.begun_by, self.to)
     }
 
-    /// From its text; `None` if it is none.
+    /// Parses the stored text; `None` if it is not a mark.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (mover, rest) = text.split_at_checked(TransferMark::NODE_ID_CHARS)?;
         let (begun_by, to) = rest.split_at_checked(TransferMark::NODE_ID_CHARS)?;
@@ -37,55 +37,55 @@ impl TransferMark {
     }
 }
 
-/// How a queue is marked now.
+/// The mark of a queue after the call.
 #[derive(Clone, Debug)]
 pub struct TransferMarkReply {
-    /// Where it is moving to, if it is.
+    /// The mark, if the queue is moving.
     pub mark: Option<TransferMark>,
-    /// The last fence of the queue: what is claimed in the other store must have a greater one.
+    /// The last fence of the queue: claims in the target must have greater ones.
     pub last_fence: Fence,
 }
 
-/// A batch of jobs on their way into a queue.
+/// A batch of jobs to add to a queue.
 #[derive(Clone, Debug)]
 pub struct TransferBatch {
     /// The queue.
     pub queue: String,
-    /// The jobs as they are, with their failures, none of them running; the ready ones in the order of their claims.
+    /// The jobs unchanged, with their failures. None is running; the ready ones are in claim order.
     pub jobs: Arc<[JobRecord]>,
-    /// What is noted in the same step.
+    /// The checkpoint to update in the same operation.
     pub checkpoint: TransferCheckpoint,
-    /// Claims of this queue draw greater fences from now on.
+    /// Claims of this queue get greater fences from now on.
     pub fence_floor: Fence,
-    /// How long dead jobs stay, from their end on.
+    /// How long dead jobs are kept after their end.
     pub keep_dead: Duration,
 }
 
-/// The note that a mover leaves in the store to which it moves, changed from one text to another.
+/// The checkpoint of a transfer, stored in the target and changed from one text to another.
 ///
-/// It tells whoever takes up the move which jobs came last, and refuses a mover that was thought dead.
+/// It tells a mover that continues the transfer which jobs came last, and rejects a mover that was presumed dead.
 #[derive(Clone, Debug)]
 pub struct TransferCheckpoint {
-    /// The move.
+    /// Identifies the transfer.
     pub begun_by: NodeId,
-    /// The note as it must be: `None` if there is none.
+    /// The text it must have now: `None` if there must be none.
     pub expected: Option<String>,
-    /// The note as it will be: `None` if there will be none.
+    /// The text it gets: `None` removes it.
     pub replacement: Option<String>,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferBatchResult {
-    /// It is in, but for these jobs: they were there already, or not long ago.
+    /// The batch was added, except for these jobs: their ids are there, or were recently.
     Applied {
         /// Their ids.
         skipped: Vec<JobId>,
     },
-    /// Nothing was changed: the unique keys of these jobs belong to others.
+    /// Nothing changed: other jobs have the unique keys of these jobs.
     UniqueTaken(Vec<JobId>),
-    /// Nothing was changed: the note is this one.
+    /// Nothing changed: the checkpoint has this text.
     CheckpointMismatch(Option<String>),
 }
 
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn transfer_mark_round_trips_through_text() {
-        let moving =
+        let mark =
             TransferMark { begun_by: NodeId::fresh(), mover: NodeId::fresh(), to: "redis://höst?prefix=x".into() };
-        assert_eq!(TransferMark::parse(&moving.to_text()), Some(moving));
+        assert_eq!(TransferMark::parse(&mark.to_text()), Some(mark));
         assert_eq!(TransferMark::parse("nonsense"), None);
         assert_eq!(TransferMark::parse(&"ü".repeat(60)), None);
     }

@@ -1,4 +1,4 @@
-//! What must hold of a store at any moment, and what was found that does not.
+//! Invariants of a store, and the violations that a verification found.
 
 use std::fmt;
 
@@ -6,44 +6,44 @@ use serde::Serialize;
 
 use crate::job::JobId;
 
-/// Most breaches that are told of: whoever has so many needs a backup, not a longer list.
+/// Most violations reported. A store with more needs a backup, not a longer list.
 pub const VIOLATIONS_MAX: usize = 1_000;
 
-/// Something that must hold of a store at any moment.
+/// A condition that must hold in a store at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Invariant {
     /// A job is in exactly one state.
     OneState,
-    /// What is in a state is a job.
+    /// Every id in a state has a job record.
     HasRecord,
-    /// A job stands where its queue and its priority say.
+    /// A job's position matches its queue and priority.
     QueuePosition,
-    /// Who holds a job is known, and holds as many as are counted.
+    /// The holder of a running job is known, and the count of held jobs is right.
     Holders,
-    /// A unique key names the one unfinished job that has it.
+    /// A unique key belongs to the one unfinished job that has it.
     UniqueKeys,
-    /// What was noted of failures, progress and lines belongs to a job.
+    /// Failures, progress and log lines belong to an existing job.
     AttemptRecords,
-    /// Numbers and fences that were given are below those that will be, and a queue knows its next tick.
+    /// Used numbers and fences are below the next ones, and a queue knows its next tick.
     Sequences,
-    /// A job that is there is not remembered as gone.
+    /// The id of an existing job is not remembered as that of a gone one.
     RememberedIds,
-    /// Counts are those of the jobs that are there.
+    /// Counts equal the number of existing jobs.
     Counts,
-    /// A scheduled or dead job is found by its words, and by no others.
+    /// The index finds a scheduled or dead job by its own terms, and by no others.
     JobIndex,
-    /// A cron rule is looked at when its tick is due.
+    /// Every active cron rule is scheduled for its next tick.
     CronTicks,
-    /// What is kept of a job can be read, and is what was written.
+    /// A job's stored data is readable and matches its checksum.
     Readable,
-    /// The file is whole: every index has what its table has.
+    /// The file is intact: every index matches its table.
     FileIntegrity,
 }
 
 impl Invariant {
-    /// All of them.
+    /// All invariants.
     pub const ALL: [Invariant; 13] = [
         Invariant::OneState,
         Invariant::HasRecord,
@@ -60,23 +60,23 @@ impl Invariant {
         Invariant::FileIntegrity,
     ];
 
-    /// The rule in one stable word.
+    /// Returns the stable name of the invariant.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Invariant::OneState => "one_state",
-            Invariant::HasRecord => "has_body",
-            Invariant::QueuePosition => "right_place",
+            Invariant::HasRecord => "has_record",
+            Invariant::QueuePosition => "queue_position",
             Invariant::Holders => "holders",
             Invariant::UniqueKeys => "unique_keys",
-            Invariant::AttemptRecords => "history",
-            Invariant::Sequences => "marks",
-            Invariant::RememberedIds => "gone",
+            Invariant::AttemptRecords => "attempt_records",
+            Invariant::Sequences => "sequences",
+            Invariant::RememberedIds => "remembered_ids",
             Invariant::Counts => "counts",
-            Invariant::JobIndex => "words",
-            Invariant::CronTicks => "ticks",
+            Invariant::JobIndex => "job_index",
+            Invariant::CronTicks => "cron_ticks",
             Invariant::Readable => "readable",
-            Invariant::FileIntegrity => "file",
+            Invariant::FileIntegrity => "file_integrity",
         }
     }
 }
@@ -87,19 +87,19 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// One thing in a store that breaks a rule.
+/// One violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Violation {
-    /// The rule.
+    /// The invariant.
     pub invariant: Invariant,
-    /// In which queue, if in one.
+    /// The queue, if it concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Which job, if it is about one.
+    /// The job, if it concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<JobId>,
-    /// What is wrong.
+    /// A description of the problem.
     pub details: String,
 }
 
@@ -116,29 +116,29 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a look through a whole store has found.
+/// The result of verifying a whole store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// How many jobs were looked at.
+    /// The number of jobs checked.
     pub jobs: u64,
-    /// What breaks a rule; nothing if the store is sound. At most [`BREACHES_MAX`].
+    /// Violations, at most [`VIOLATIONS_MAX`]; empty if the store is sound.
     pub violations: Vec<Violation>,
-    /// The file itself is damaged, not only what stands in it: no repair helps, a backup does.
+    /// The file itself is damaged, not only its data: repair cannot help, restore a backup.
     pub damaged: bool,
 }
 
 impl VerifyReport {
-    /// Notes a breach, unless there are enough.
+    /// Adds a violation, unless the maximum is reached.
     pub(crate) fn add_violation(
         &mut self,
-        rule: Invariant,
+        invariant: Invariant,
         queue: Option<String>,
         id: Option<JobId>,
-        what: impl Into<String>,
+        details: impl Into<String>,
     ) {
         if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(Violation { invariant: rule, queue, id, details: what.into() });
+            self.violations.push(Violation { invariant, queue, id, details: details.into() });
         }
     }
 }

@@ -93,7 +93,7 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// Returns an error if no store accepts this settlement: the result is too long, or the delay is too far in the future.
+    /// Returns an error if no store accepts this settlement: the result is too long, or the delay exceeds its maximum.
     ///
     /// The rules are those for handlers in this process.
     pub fn check(&self) -> Result<()> {

@@ -58,9 +58,9 @@ impl Duly {
         };
         let (name, owner, fence, slot) = (guard.name().to_owned(), guard.owner(), guard.fence(), guard.slot());
         let hold = LockHold { name, owner, fence, slot, ttl };
-        // From here on the hold lasts for its whole time. A caller that goes away before this releases it by the guard.
+        // From here on the hold lasts for its whole time. If the caller goes away earlier, the guard releases it.
         if !self.extend_hold(&hold.name, hold.owner, ttl).await? {
-            return Err(Error::Conflict(format!("lock {} was lost as soon as it was taken; ask again", hold.name)));
+            return Err(Error::Conflict(format!("lock {} was lost as soon as it was acquired; try again", hold.name)));
         }
         guard.detach();
         Ok(Some(hold))

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use duly::remote::{LEASE, RemoteNodes, ReportedOutcome, Settlement};
+//! use duly::worker::remote::{LEASE, RemoteNodes, ReportedOutcome, Settlement};
 //! use duly::{Duly, Push};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -143,7 +143,7 @@ impl RemoteNodes {
         let node = node.filter(|node| joined_by.is_none_or(|name| node.joined_by() == name));
         node.ok_or_else(|| Error::NotFound {
             what: "worker",
-            name: format!("{id} (it was silent for its lease, or the server has restarted: join again)"),
+            name: format!("{id} (it was silent for its lease, or the server has restarted; join again)"),
         })
     }
 
@@ -161,11 +161,11 @@ impl RemoteNodes {
         let nodes: Vec<Arc<RemoteNode>> = self.inner.nodes().drain().map(|(_, node)| node).collect();
         let leaving = futures_util::future::join_all(nodes.iter().map(async |node| {
             if let Err(error) = node.release_and_leave().await {
-                tracing::warn!(node = %node.id(), %error, "a worker's jobs could not be given back: a crash is counted");
+                tracing::warn!(node = %node.id(), %error, "cannot release the jobs of a worker: a crash is counted");
             }
         }));
         if tokio::time::timeout(LEAVE_ALL_MAX, leaving).await.is_err() {
-            tracing::warn!("not all that workers hold was given back in time: a crash is counted for the rest");
+            tracing::warn!("not all jobs of workers were released in time: a crash is counted for the rest");
         }
         // The statistics of the last attempts, which are otherwise sent every few seconds.
         let _ = tokio::time::timeout(LEAVE_ALL_MAX, self.inner.duly.kind_stats.flush(&*self.inner.duly.store)).await;
@@ -199,10 +199,10 @@ async fn maintain(inner: Weak<Inner>) {
         let now = clock::monotonic_now();
         let all: Vec<Arc<RemoteNode>> = inner.nodes().values().cloned().collect();
         for silent in all.iter().filter(|node| node.is_silent(now)) {
-            tracing::warn!(node = %silent.id(), "a worker has been silent for its lease: what it holds goes to others");
+            tracing::warn!(node = %silent.id(), "a worker was silent for its lease: other nodes take its jobs back");
             inner.nodes().remove(&silent.id());
             if let Err(error) = silent.leave().await {
-                tracing::warn!(node = %silent.id(), %error, "its lease ends by itself");
+                tracing::warn!(node = %silent.id(), %error, "cannot leave the store; the lease expires instead");
             }
         }
         let queues: BTreeSet<&str> = all.iter().flat_map(|node| node.queues()).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! One node held for a worker outside the process: it claims, sends heartbeats and settles only on the worker's requests.
+//! A node held for a worker outside the process. It claims, sends heartbeats and settles only on request of the worker.
 //!
 //! The worker must learn of every job that the node holds. A claimed job is noted here before a reply contains it.
 //! If a claim request is cut off, the next one returns its jobs. A job that a lost reply contained is missing from the
@@ -26,7 +26,7 @@ const COMMANDS_MAX: usize = 16;
 /// A delivered job that is missing from this many consecutive heartbeats never reached its worker.
 const MISSED_HEARTBEATS_MAX: u32 = 2;
 /// Stagger between idle nodes that wait for the same due time.
-const RANK_STEP: Duration = Duration::from_millis(2);
+const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
 
 /// A node held for a worker outside the process.
 pub struct RemoteNode {
@@ -44,7 +44,7 @@ pub struct RemoteNode {
     pub(super) waiting: AtomicUsize,
     /// Notified if there may be a job to claim or a command to report.
     pub(super) woken: Notify,
-    at_work: Mutex<Option<WorkerRegistration>>,
+    registration: Mutex<Option<WorkerRegistration>>,
 }
 
 /// The reply to a worker's heartbeat.
@@ -55,7 +55,7 @@ pub struct Instructions {
     pub lost: Vec<JobId>,
     /// The cancelled jobs: the worker must stop and settle them.
     pub cancel: Vec<JobId>,
-    /// Claims return nothing until the node is told to resume.
+    /// Claims return nothing until the node is resumed.
     pub quiet: bool,
     /// The worker must finish its jobs and leave.
     pub stop: bool,
@@ -73,13 +73,13 @@ impl std::fmt::Debug for RemoteNode {
 impl RemoteNode {
     /// Registers the node with the store, and subscribes to its wakes and commands.
     pub(super) async fn join(duly: Duly, joined_by: String, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
-        let hall = duly.peers()?;
+        let peers = duly.peers()?;
         let first = duly.store.heartbeat(&node).await?;
         let wakes = duly.store.subscribe_wakes(node.id).await?;
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let state = RemoteState::new(&node.queues);
         let remote = Arc::new(RemoteNode {
-            at_work: Mutex::new(Some(hall.register_worker(&node, sender))),
+            registration: Mutex::new(Some(peers.register_worker(&node, sender))),
             duly,
             joined_by,
             node,
@@ -121,7 +121,7 @@ impl RemoteNode {
 
     /// Returns whether the worker waits for a job of this queue.
     pub(super) fn is_waiting_for(&self, queue: &str) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0 && self.node.queues.iter().any(|own| own == queue)
+        self.waiting.load(Ordering::Relaxed) > 0 && self.node.queues.iter().any(|name| name == queue)
     }
 
     /// Makes the next claim check this queue, which may have a ready job.
@@ -196,20 +196,20 @@ impl RemoteNode {
     async fn claim_from_store(self: Arc<Self>, max: usize) -> Result<bool> {
         let _one = self.claiming.lock().await;
         let (mut missing, mut more) = (max, false);
-        for at in 0..self.node.queues.len() {
-            let Some(claim) = self.next_claim(at, missing) else {
+        for index in 0..self.node.queues.len() {
+            let Some(claim) = self.next_claim(index, missing) else {
                 continue;
             };
             let (resync, suspect) = (claim.resync, claim.suspect);
             let _recording = if resync { Some(self.recording.write().await) } else { None };
             match self.duly.store.claim(self.node.id, claim).await {
-                Ok(claimed) => {
-                    let count = claimed.jobs.len();
-                    more |= self.accept_claimed(at, resync, suspect, claimed).await?;
+                Ok(reply) => {
+                    let count = reply.jobs.len();
+                    more |= self.accept_claimed(index, resync, suspect, reply).await?;
                     missing = missing.saturating_sub(count);
                 }
                 Err(error) => {
-                    let queue = &mut self.state().queues[at];
+                    let queue = &mut self.state().queues[index];
                     queue.maybe_ready = true;
                     queue.resync |= resync || matches!(error, Error::Unknown { .. });
                     return Err(error);
@@ -223,10 +223,10 @@ impl RemoteNode {
     }
 
     /// Returns the claim to send for a queue, if the queue may have a ready job.
-    fn next_claim(&self, at: usize, max: usize) -> Option<Claim> {
+    fn next_claim(&self, index: usize, max: usize) -> Option<Claim> {
         let mut state = self.state();
         let (closed, now) = (state.is_closed(), clock::monotonic_now());
-        let queue = &mut state.queues[at];
+        let queue = &mut state.queues[index];
         let due = queue.next_due.is_some_and(|at| at <= now);
         if !queue.resync && (closed || !(queue.maybe_ready || due)) {
             return None;
@@ -246,39 +246,39 @@ impl RemoteNode {
     /// Notes claimed jobs, and settles those that must not be delivered. Returns whether to claim again at once.
     async fn accept_claimed(
         &self,
-        at: usize,
+        index: usize,
         resync: bool,
         suspect: Option<NodeId>,
-        claimed: ClaimReply,
+        reply: ClaimReply,
     ) -> Result<bool> {
         let mut rejected = Vec::new();
         let again = {
             let (mut state, now) = (self.state(), clock::monotonic_now());
-            let (closed, count) = (state.is_closed(), claimed.jobs.len() as u64);
+            let (closed, count) = (state.is_closed(), reply.jobs.len() as u64);
             if resync {
-                let stored: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
-                let queue = state.queues[at].name.clone();
+                let stored: Vec<_> = reply.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
+                let queue = state.queues[index].name.clone();
                 state.retain_held(&queue, &stored, self.node.lease);
             }
-            for held in claimed.jobs {
+            for held in reply.jobs {
                 let is_held = state.jobs.get(&held.job.id).is_some_and(|job| job.held.fence == held.fence);
-                match held_jobs::reject_claimed(&held, &self.kinds, claimed.now, self.duly.options.keep_dead) {
+                match held_jobs::reject_claimed(&held, &self.kinds, reply.now, self.duly.options.keep_dead) {
                     _ if is_held => {}
                     Some(end) => rejected.push(end),
-                    // The node was closed while the claim was under way: release the job for other nodes.
+                    // The node was closed while the claim was in flight: release the job for other nodes.
                     None if closed => {
                         let outcome = Outcome::release(Duration::ZERO);
                         rejected.push(held_jobs::end_attempt(&held, None, outcome, self.duly.options.keep_dead));
                     }
-                    None => state.insert(RemoteJob::new(held, now, claimed.now), self.node.lease),
+                    None => state.insert(RemoteJob::new(held, now, reply.now), self.node.lease),
                 }
             }
-            let queue = &mut state.queues[at];
+            let queue = &mut state.queues[index];
             queue.resync = false;
-            queue.agreement.record_changes(count);
-            queue.maybe_ready |= resync || claimed.has_more || claimed.suspect_has_more;
-            queue.next_due = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.idle_rank);
-            queue.suspects.extend(suspect.filter(|_| claimed.suspect_has_more));
+            queue.count_check.record_changes(count);
+            queue.maybe_ready |= resync || reply.has_more || reply.suspect_has_more;
+            queue.next_due = reply.next_due.map(|due| now + due + IDLE_RANK_STAGGER * reply.idle_rank);
+            queue.suspects.extend(suspect.filter(|_| reply.suspect_has_more));
             queue.maybe_ready
         };
         let again = again || !rejected.is_empty();
@@ -291,7 +291,7 @@ impl RemoteNode {
 
     /// Handles a heartbeat of the worker. `named` lists the jobs that the worker has, if it reports them.
     ///
-    /// Releases delivered jobs that are missing from two consecutive heartbeats, and retries jobs whose timeout is over.
+    /// Releases delivered jobs that are missing from two consecutive heartbeats, and retries jobs past their timeout.
     pub async fn heartbeat(self: &Arc<Self>, named: Option<&[JobId]>) -> Result<Instructions> {
         let reply = self.send_heartbeat().await?;
         self.apply_heartbeat(&reply);
@@ -341,7 +341,7 @@ impl RemoteNode {
             queue.maybe_ready |= !queue.suspects.is_empty();
             let stored = reply.held.iter().find(|(name, _)| *name == queue.name).map_or(0, |(_, held)| *held);
             let local = jobs.values().filter(|job| job.held.job.queue == queue.name).count() as u64;
-            queue.resync |= queue.agreement.is_out_of_sync(stored, local, true);
+            queue.resync |= queue.count_check.is_out_of_sync(stored, local, true);
         }
         drop(state);
         self.woken.notify_one();
@@ -356,7 +356,7 @@ impl RemoteNode {
         lines: Vec<String>,
     ) -> Result<bool> {
         let now = self.duly.store.now();
-        let note = {
+        let update = {
             let mut state = self.state();
             state.last_seen = clock::monotonic_now();
             let Some(job) = state.jobs.get(&id).filter(|job| job.held.fence == fence) else {
@@ -365,7 +365,7 @@ impl RemoteNode {
             let progress = done.map(|(done, note)| JobProgress::new(done, &note, now));
             ProgressUpdate::from_held(&job.held, progress, lines.into_iter().map(|line| (now, line)).collect())
         };
-        Ok(self.duly.store.record_progress(self.node.id, vec![note]).await?.is_empty())
+        Ok(self.duly.store.record_progress(self.node.id, vec![update]).await?.is_empty())
     }
 
     /// Sends a heartbeat to the store if the last one is older than the interval.
@@ -391,10 +391,10 @@ impl RemoteNode {
         Ok(reply)
     }
 
-    /// Releases every held job, and leaves: a worker that leaves in order has crashed on none of its jobs.
+    /// Releases every held job and leaves: a worker that leaves gracefully has crashed on none of its jobs.
     pub(super) async fn release_and_leave(self: &Arc<Self>) -> Result<()> {
         self.close();
-        // Waits for a claim under way; a closed node keeps none of its jobs.
+        // Waits for a claim in flight; a closed node keeps none of its jobs.
         drop(self.claiming.lock().await);
         // Leave even if the release fails: other nodes can then take the jobs back before the lease ends.
         let released = self.release_all().await;
@@ -411,7 +411,7 @@ impl RemoteNode {
     /// Leaves the store: other nodes can take back its jobs at once.
     pub(super) async fn leave(&self) -> Result<()> {
         self.close();
-        drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.registration.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.duly.store.leave(self.node.id).await
     }
 }

@@ -52,7 +52,7 @@ impl RemoteNode {
         if ends.is_empty() {
             return Ok(lost);
         }
-        // A task of its own: the recording must finish if the caller goes away, or recorded jobs stay held here.
+        // A separate task: the recording must finish if the caller goes away, or recorded jobs stay held here.
         let node = self.clone();
         let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
         let recorded = tokio::spawn(async move { node.record(by, ends).await }).await;

@@ -56,13 +56,13 @@ impl RemoteState {
         self.quiet || self.stop
     }
 
-    /// Removes a job after the store has answered a settle, unless the job is held again under another fence.
+    /// Removes a job after the reply to its settle, unless the job is held again under another fence.
     pub(super) fn remove_settled(&mut self, id: JobId, fence: Fence, by: SettledBy, refused: bool) {
         if self.job(id, fence).is_some()
             && let Some(job) = self.jobs.remove(&id)
         {
             let own = self.queues.iter_mut().filter(|queue| queue.name == job.held.job.queue);
-            own.for_each(|queue| queue.agreement.record_changes(1));
+            own.for_each(|queue| queue.count_check.record_changes(1));
             self.remember(id, fence, if refused { job.uncertain } else { by == SettledBy::Worker });
         }
     }
@@ -92,16 +92,16 @@ impl RemoteState {
 
     /// Removes the jobs of a queue that the store does not list as held by this node.
     pub(super) fn retain_held(&mut self, queue: &str, stored: &[(JobId, Fence)], lease: Duration) {
-        let gone =
+        let is_gone =
             |(id, job): &(&JobId, &RemoteJob)| job.held.job.queue == queue && !stored.contains(&(**id, job.held.fence));
-        let gone: Vec<JobId> = self.jobs.iter().filter(gone).map(|(id, _)| *id).collect();
+        let gone: Vec<JobId> = self.jobs.iter().filter(is_gone).map(|(id, _)| *id).collect();
         for job in gone.iter().filter_map(|id| self.jobs.remove(id)).collect::<Vec<_>>() {
             self.remember_removed(&job, lease);
         }
     }
 
-    /// Remembers a job that disappeared without a reply from the store. An uncertain settle was recorded if no other node
-    /// can have taken the job since: the lease has not been broken.
+    /// Remembers a job that disappeared without a reply from the store. An uncertain settle was recorded if the lease
+    /// never lapsed, so that no other node can have taken the job since.
     fn remember_removed(&mut self, job: &RemoteJob, lease: Duration) {
         let unbroken = self.unbroken_since <= job.since
             && self.last_heartbeat.is_some_and(|at| clock::monotonic_now() - at <= lease);
@@ -118,7 +118,7 @@ impl RemoteState {
         }
     }
 
-    /// Notes that the store has received a heartbeat. After a gap, other nodes may have taken what this one held.
+    /// Records that the store has received a heartbeat. After a gap, other nodes may have taken the jobs of this one.
     pub(super) fn record_heartbeat(&mut self, lease: Duration) {
         let now = clock::monotonic_now();
         if self.last_heartbeat.is_none_or(|at| now - at > lease) {
@@ -134,11 +134,11 @@ pub(super) struct RemoteQueue {
     pub(super) maybe_ready: bool,
     /// When the next job of the queue is due.
     pub(super) next_due: Option<Instant>,
-    /// The reply to a claim was lost: ask the store for everything that the node holds.
+    /// The reply to a claim was lost: request the list of held jobs.
     pub(super) resync: bool,
     pub(super) suspects: Vec<NodeId>,
     /// Compares the number of held jobs here with the store's.
-    pub(super) agreement: HeldCountCheck,
+    pub(super) count_check: HeldCountCheck,
 }
 
 impl RemoteQueue {
@@ -149,7 +149,7 @@ impl RemoteQueue {
             next_due: None,
             resync: false,
             suspects: Vec::new(),
-            agreement: HeldCountCheck::default(),
+            count_check: HeldCountCheck::default(),
         }
     }
 }

@@ -22,7 +22,7 @@ async fn resync_does_not_deliver_a_job_settled_meanwhile() {
     let node = RemoteNodes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     store.inject("claim", InjectedFault::LoseReply, 1);
-    node.claim(1, Duration::ZERO).await.expect_err("its answer is lost");
+    node.claim(1, Duration::ZERO).await.expect_err("its reply is lost");
     store.inject("claim", InjectedFault::DelayReply(Duration::from_millis(300)), 1);
     let settlement = Settlement { id: held.job.id, fence: held.fence, outcome: ReportedOutcome::Ack, result: None };
     let settled = async {
@@ -32,11 +32,11 @@ async fn resync_does_not_deliver_a_job_settled_meanwhile() {
     };
     let (again, settled) = tokio::join!(node.claim(1, Duration::ZERO), settled);
     assert_eq!(settled.expect("settles"), [], "it was held");
-    assert!(again.expect("claims").is_empty(), "it is not given twice");
+    assert!(again.expect("claims").is_empty(), "it is not delivered twice");
     assert!(node.claim(1, Duration::ZERO).await.expect("claims").is_empty(), "nor later");
 }
 
-/// The store records a settle and its reply is lost; a resync removes the job. A repeated settle must not report it as lost.
+/// A settle is recorded, its reply is lost, and a resync removes the job. A repeated settle must not report it lost.
 #[tokio::test]
 async fn repeated_settle_after_lost_reply_is_not_lost() {
     let (duly, store) = store_with_job().await;
@@ -44,12 +44,12 @@ async fn repeated_settle_after_lost_reply_is_not_lost() {
     let held = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     let ack = |fence| vec![Settlement { id: held.job.id, fence, outcome: ReportedOutcome::Ack, result: None }];
     store.inject("settle", InjectedFault::LoseReply, 1);
-    node.settle(ack(held.fence)).await.expect_err("its answer is lost");
+    node.settle(ack(held.fence)).await.expect_err("its reply is lost");
     store.inject("claim", InjectedFault::LoseReply, 1);
     node.claim(1, Duration::ZERO).await.expect_err("and that of a claim");
-    assert!(node.claim(1, Duration::ZERO).await.expect("asks what is held").is_empty());
-    assert_eq!(node.settle(ack(held.fence)).await.expect("says it again"), []);
-    assert_eq!(node.heartbeat(Some(&[held.job.id])).await.expect("beats").lost, []);
+    assert!(node.claim(1, Duration::ZERO).await.expect("resyncs").is_empty());
+    assert_eq!(node.settle(ack(held.fence)).await.expect("repeats"), []);
+    assert_eq!(node.heartbeat(Some(&[held.job.id])).await.expect("heartbeat").lost, []);
     let older = crate::job::Fence(held.fence.0 - 1);
     assert_eq!(node.settle(ack(older)).await.expect("another claim"), [held.job.id], "which was not recorded");
 }
@@ -63,15 +63,11 @@ async fn repeated_settle_of_a_job_claimed_again_is_not_lost() {
     let report = |outcome, fence| vec![Settlement { id: first.job.id, fence, outcome, result: None }];
     let release = || ReportedOutcome::Release { after: Duration::ZERO };
     store.inject("settle", InjectedFault::LoseReply, 1);
-    node.settle(report(release(), first.fence)).await.expect_err("its answer is lost");
+    node.settle(report(release(), first.fence)).await.expect_err("its reply is lost");
     let again = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job again");
     assert!(again.fence > first.fence);
-    assert_eq!(node.settle(report(release(), first.fence)).await.expect("says it again"), []);
-    assert_eq!(
-        node.settle(report(ReportedOutcome::Ack, again.fence)).await.expect("settles"),
-        [],
-        "it is still in hand"
-    );
+    assert_eq!(node.settle(report(release(), first.fence)).await.expect("repeats"), []);
+    assert_eq!(node.settle(report(ReportedOutcome::Ack, again.fence)).await.expect("settles"), [], "it is still held");
 }
 
 /// The node leaves even if its jobs cannot be released: no later request could repeat it.
@@ -82,8 +78,8 @@ async fn node_leaves_although_the_release_of_its_jobs_fails() {
     let node = nodes.join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     store.inject("settle", InjectedFault::Refuse, 1);
-    nodes.leave(node.id(), None).await.expect_err("says that it could not");
-    assert!(!duly.nodes().await.expect("looks").iter().any(|record| record.id == node.id() && record.alive));
+    nodes.leave(node.id(), None).await.expect_err("reports the failure");
+    assert!(!duly.nodes().await.expect("lists").iter().any(|record| record.id == node.id() && record.alive));
 }
 
 /// The node has settled an overdue job without the worker: a late report of the worker was not recorded.
@@ -94,12 +90,8 @@ async fn overdue_job_is_lost_whatever_the_worker_reports() {
     let node = RemoteNodes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(node.heartbeat(Some(&[held.job.id])).await.expect("beats").lost, [held.job.id], "it has timed out");
-    assert_eq!(
-        node.heartbeat(Some(&[held.job.id])).await.expect("beats").lost,
-        [held.job.id],
-        "and is still not its own"
-    );
+    assert_eq!(node.heartbeat(Some(&[held.job.id])).await.expect("heartbeat").lost, [held.job.id], "it has timed out");
+    assert_eq!(node.heartbeat(Some(&[held.job.id])).await.expect("heartbeat").lost, [held.job.id], "and is still lost");
     let ack = vec![Settlement { id: held.job.id, fence: held.fence, outcome: ReportedOutcome::Ack, result: None }];
     assert_eq!(node.settle(ack).await.expect("settles"), [held.job.id]);
 }

@@ -1,4 +1,4 @@
-//! Which server program, and where it lies.
+//! The supported server programs and their paths.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use crate::installed_in_target;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
-    /// The oldest supported: what Debian ships. Speaks TLS.
+    /// The oldest supported version, from Debian. Has TLS.
     Redis,
-    /// The newest supported. This build has no TLS.
+    /// The newest supported version. This build has no TLS.
     Valkey,
 }
 
 impl Binary {
-    /// Where the program lies: `DULY_REDIS_SERVER` or `DULY_VALKEY_SERVER` if set, else where `./check stores`
-    /// installs it. Fails the test, with what mends it, if it is not there.
+    /// Returns the path of the program: `DULY_REDIS_SERVER` or `DULY_VALKEY_SERVER` if set, otherwise the path that
+    /// `./check stores` installs to. If the file is missing, fails the test with the install command.
     #[track_caller]
     pub fn path(self) -> PathBuf {
         let (name, variable) = match self {

@@ -1,4 +1,4 @@
-//! An authority of our own and what it signed, made by `openssl` when a test asks.
+//! A private certificate authority and certificates signed by it, created on demand with `openssl`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,23 +31,23 @@ pub fn certificates() -> &'static Certificates {
     SHARED.get_or_init(Certificates::make)
 }
 
-/// Files in PEM: `ca.crt`, and `server` and `client`, each `.crt` and `.key`, signed by it. They last two days.
+/// PEM files: `ca.crt`, and `.crt` and `.key` of `server` and `client`, signed by the authority. Valid for two days.
 ///
-/// The server is `localhost` and 127.0.0.1.
+/// The server certificate is for `localhost` and 127.0.0.1.
 #[derive(Clone, Debug)]
 pub struct Certificates(PathBuf);
 
 impl Certificates {
-    /// Makes an authority that nobody knows but who is given its `ca.crt`. A second one does not trust the first.
+    /// Creates a new authority. Certificates of one authority are not trusted by another.
     pub fn make() -> Certificates {
         let directory = reserved::directory();
         fs::write(directory.join("openssl.cnf"), CONFIG).expect("a file in a directory of ours");
-        let made = Certificates(directory);
-        made.sign("ca", "authority", &[]);
-        let by_us = ["-CA", "ca.crt", "-CAkey", "ca.key"];
-        made.sign("server", "server", &by_us);
-        made.sign("client", "client", &by_us);
-        made
+        let certificates = Certificates(directory);
+        certificates.sign("ca", "authority", &[]);
+        let signer = ["-CA", "ca.crt", "-CAkey", "ca.key"];
+        certificates.sign("server", "server", &signer);
+        certificates.sign("client", "client", &signer);
+        certificates
     }
 
     /// The path of one of the files.
@@ -55,13 +55,14 @@ impl Certificates {
         self.0.join(name)
     }
 
-    fn sign(&self, name: &str, section: &str, by: &[&str]) {
+    fn sign(&self, name: &str, section: &str, signer: &[&str]) {
         let (key, crt) = (format!("{name}.key"), format!("{name}.crt"));
         let mut openssl = Command::new("openssl");
         openssl.current_dir(&self.0).args(["req", "-x509", "-config", "openssl.cnf", "-extensions", section]);
         openssl.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-days", "2"]);
-        openssl.args(["-keyout", &key, "-out", &crt, "-subj", &format!("/CN=duly test {name}")]).args(by);
-        let output = openssl.output().unwrap_or_else(|why| panic!("openssl: {why}. Install it with: ./check stores"));
+        openssl.args(["-keyout", &key, "-out", &crt, "-subj", &format!("/CN=duly test {name}")]).args(signer);
+        let output =
+            openssl.output().unwrap_or_else(|error| panic!("openssl: {error}. Install it with: ./check stores"));
         assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -1,13 +1,13 @@
-//! A blocking client of a hundred lines, to administer servers with. No pool, no retry, no RESP3.
+//! A minimal blocking client for administering servers. It has no pool, no retries and no RESP3.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer than a healthy server takes for any answer here, except for commands that are meant to wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Default read timeout. A healthy server replies sooner, except to commands that block on purpose.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Nil,
@@ -18,7 +18,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// A text, number or error as text; empty for nil and lists.
+    /// Returns a text, number or error as text; empty for nil and lists.
     pub fn text(&self) -> String {
         match self {
             Reply::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -28,7 +28,7 @@ impl Reply {
         }
     }
 
-    /// The items of a list; nothing for all else.
+    /// Returns the items of a list; empty for all other replies.
     pub fn list(&self) -> &[Reply] {
         match self {
             Reply::List(items) => items,
@@ -36,7 +36,8 @@ impl Reply {
         }
     }
 
-    /// What stands after a name in a list of names and values, as `CONFIG GET` and `SENTINEL MASTER` answer.
+    /// Returns the value after a name in a list of names and values, as in replies to `CONFIG GET` and `SENTINEL
+    /// MASTER`.
     pub fn field(&self, name: &str) -> Option<String> {
         let mut pairs = self.list().chunks_exact(2);
         pairs.find(|pair| pair[0].text() == name).map(|pair| pair[1].text())
@@ -47,30 +48,30 @@ impl Reply {
 pub struct Client(BufReader<TcpStream>);
 
 impl Client {
-    /// Connects, and authenticates as the default user where there is a password.
+    /// Connects, and authenticates as the default user if there is a password.
     pub fn connect(port: u16, password: Option<&str>) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), REPLY_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         let mut client = Client(BufReader::new(stream));
         match password.map(|password| client.ask(&["AUTH", password])).transpose()? {
-            Some(Reply::Error(why)) => Err(io::Error::other(why)),
+            Some(Reply::Error(error)) => Err(io::Error::other(error)),
             _ => Ok(client),
         }
     }
 
-    /// How long to wait for an answer, from now on; five seconds without a word.
-    pub fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
-        self.0.get_ref().set_read_timeout(Some(patience))
+    /// Sets the read timeout for the next replies. The default is five seconds.
+    pub fn set_patience(&mut self, timeout: Duration) -> io::Result<()> {
+        self.0.get_ref().set_read_timeout(Some(timeout))
     }
 
-    /// Sends a command and reads its answer. An error that the server answers is a [`Reply::Error`].
+    /// Sends a command and reads its reply. An error reply of the server is a [`Reply::Error`].
     pub fn ask(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         self.send(command)?;
         self.read()
     }
 
-    /// Sends a command without waiting for its answer.
+    /// Sends a command without waiting for its reply.
     pub fn send(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
         for word in command.iter().map(AsRef::as_ref) {
@@ -81,15 +82,15 @@ impl Client {
         self.0.get_mut().write_all(&bytes)
     }
 
-    /// Reads the next answer, or the next message of a subscription.
+    /// Reads the next reply, or the next message of a subscription.
     pub fn read(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let strange = || io::Error::new(io::ErrorKind::InvalidData, format!("not an answer: {line:?}"));
-        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(strange)?;
-        let number = || rest.parse::<i64>().map_err(|_| strange());
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("not a reply: {line:?}"));
+        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(invalid)?;
+        let number = || rest.parse::<i64>().map_err(|_| invalid());
         Ok(match kind {
             "+" => Reply::Text(rest.into()),
             "-" => Reply::Error(rest.into()),
@@ -97,7 +98,7 @@ impl Client {
             "$" | "*" if number()? < 0 => Reply::Nil,
             "$" => Reply::Text(self.bytes(number()? as usize)?),
             "*" => Reply::List((0..number()?).map(|_| self.read()).collect::<io::Result<_>>()?),
-            _ => return Err(strange()),
+            _ => return Err(invalid()),
         })
     }
 

@@ -16,26 +16,26 @@ pub struct Cluster {
     nodes: Vec<Server>,
 }
 
-/// One line of `CLUSTER NODES`: what a node says of another, or of itself.
-struct Line {
+/// One line of `CLUSTER NODES`: a node's view of another node or of itself.
+struct NodeLine {
     id: String,
     flags: Vec<String>,
-    /// Whom it copies, if it is a replica.
+    /// The id of its master, if it is a replica.
     master: String,
     slots: Vec<(u16, u16)>,
 }
 
-impl Line {
+impl NodeLine {
     /// `id host:port@bus flags master ping pong epoch link [slot or range]...`
-    fn parse(line: &str) -> Option<Line> {
+    fn parse(line: &str) -> Option<NodeLine> {
         let mut words = line.split_whitespace();
         let (id, _address, flags, master) = (words.next()?, words.next()?, words.next()?, words.next()?);
         let slots = words.skip(4).filter_map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            // A slot on the move stands in brackets: it is in a range too, as long as it is owned.
+            // A migrating slot is in brackets. It is also part of a range for as long as the node owns it.
             Some((first.parse().ok()?, last.parse().ok()?))
         });
-        Some(Line {
+        Some(NodeLine {
             id: id.into(),
             flags: flags.split(',').map(String::from).collect(),
             master: master.into(),
@@ -43,27 +43,27 @@ impl Line {
         })
     }
 
-    fn is(&self, flag: &str) -> bool {
-        self.flags.iter().any(|have| have == flag)
+    fn has_flag(&self, flag: &str) -> bool {
+        self.flags.iter().any(|other| other == flag)
     }
 
     fn owns(&self, slot: u16) -> bool {
-        self.is("master") && self.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+        self.has_flag("master") && self.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
     }
 
-    /// Known and believed to be alive.
-    fn is_well(&self) -> bool {
-        !["fail", "fail?", "handshake", "noaddr"].iter().any(|flag| self.is(flag))
+    /// The node is known and not suspected of having failed.
+    fn is_healthy(&self) -> bool {
+        !["fail", "fail?", "handshake", "noaddr"].iter().any(|flag| self.has_flag(flag))
     }
 }
 
 impl Cluster {
-    /// A node timeout for tests that wait for a failover: it takes about two seconds then.
+    /// Node timeout for tests that wait for a failover, which then takes about two seconds.
     pub const QUICK: Duration = Duration::from_secs(1);
 
-    /// Starts one, and returns when every node serves all slots and every master has its replica.
+    /// Starts a Cluster, and returns when every node serves all slots and every master has its replica.
     ///
-    /// A node that is silent for `node_timeout` is taken for dead.
+    /// A node that is silent for `node_timeout` is considered failed.
     #[track_caller]
     pub fn start(options: Options, node_timeout: Duration) -> Cluster {
         let options = options
@@ -74,7 +74,7 @@ impl Cluster {
             .set("cluster-allow-replica-migration", "no");
         let cluster = Cluster { nodes: start_all(vec![options; NODES]) };
         cluster.form();
-        // Only now: nodes that are patient with each other also tell each other news seldom.
+        // Set only now: with a long timeout, nodes also exchange gossip less often.
         for node in &cluster.nodes {
             node.ask(&["CONFIG", "SET", "cluster-node-timeout", &millis(node_timeout)]);
             node.ask(&["CONFIG", "REWRITE"]);
@@ -84,7 +84,7 @@ impl Cluster {
 
     #[track_caller]
     fn form(&self) {
-        // The order of seniority, which a node takes only while it knows no other.
+        // A node accepts a config epoch only while it knows no other node.
         for (number, node) in self.nodes.iter().enumerate() {
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
@@ -93,7 +93,7 @@ impl Cluster {
             let (first, last) = (first_of(number), first_of(number + 1) - 1);
             node.ask(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         }
-        // Everyone meets everyone: quicker than to wait for the gossip.
+        // Explicit meetings between all nodes are quicker than gossip.
         for (number, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[number + 1..] {
                 node.ask(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
@@ -115,7 +115,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// `redis+cluster://` with all nodes.
+    /// Returns a `redis+cluster://` URL with all nodes.
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes().iter().map(Server::address).collect();
         format!("redis+cluster://{}", nodes.join(","))
@@ -125,54 +125,57 @@ impl Cluster {
         self.nodes.iter().map(Server::port).collect()
     }
 
-    /// The nodes that are neither killed nor paused.
+    /// Returns the nodes that are neither killed nor paused.
     fn living(&self) -> impl Iterator<Item = &Server> {
         self.nodes.iter().filter(|node| node.is_awake())
     }
 
-    fn lines(node: &Server) -> Result<Vec<Line>, String> {
-        let reply = node.try_ask(&["CLUSTER", "NODES"]).map_err(|why| why.to_string())?;
-        Ok(reply.text().lines().filter_map(Line::parse).collect())
+    fn lines(node: &Server) -> Result<Vec<NodeLine>, String> {
+        let reply = node.try_ask(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+        Ok(reply.text().lines().filter_map(NodeLine::parse).collect())
     }
 
-    /// What a node says of itself.
-    fn own_line(node: &Server) -> Result<Line, String> {
-        Cluster::lines(node)?.into_iter().find(|line| line.is("myself")).ok_or_else(|| "no line of its own".into())
+    /// Returns a node's line about itself.
+    fn own_line(node: &Server) -> Result<NodeLine, String> {
+        Cluster::lines(node)?
+            .into_iter()
+            .find(|line| line.has_flag("myself"))
+            .ok_or_else(|| "no line of its own".into())
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     #[track_caller]
     pub fn slot_of(&self, key: &str) -> u16 {
         let node = self.living().next().expect("a node that runs");
         node.ask(&["CLUSTER", "KEYSLOT", key]).text().parse().expect("a slot")
     }
 
-    /// The number of the running node that is master of this slot; waits for one while there is none.
+    /// Returns the number of the running master of this slot; waits until there is one.
     #[track_caller]
     pub fn master_of_slot(&self, slot: u16) -> usize {
         wait_for("a master of the slot", || {
             let owns = |node: &Server| node.is_awake() && Cluster::own_line(node).is_ok_and(|line| line.owns(slot));
-            self.nodes.iter().position(owns).ok_or_else(|| format!("nobody owns {slot}"))
+            self.nodes.iter().position(owns).ok_or_else(|| format!("no node owns slot {slot}"))
         })
     }
 
-    /// The number of the running node that is master of this key's slot; waits for one while there is none.
+    /// Returns the number of the running master of this key's slot; waits until there is one.
     #[track_caller]
     pub fn master_of(&self, key: &str) -> usize {
         self.master_of_slot(self.slot_of(key))
     }
 
-    /// The number of the running replica of this master; waits for one while there is none.
+    /// Returns the number of the running replica of this master; waits until there is one.
     #[track_caller]
     pub fn replica_of(&self, master: usize) -> usize {
         let id = Cluster::own_line(&self.nodes[master]).expect("a master that runs").id;
         wait_for("a replica", || {
             let copies = |node: &Server| node.is_awake() && Cluster::own_line(node).is_ok_and(|l| l.master == id);
-            self.nodes.iter().position(copies).ok_or_else(|| format!("nobody copies node {master}"))
+            self.nodes.iter().position(copies).ok_or_else(|| format!("node {master} has no replica"))
         })
     }
 
-    /// Kills the master of this key's slot with SIGKILL, and answers which it was.
+    /// Kills the master of this key's slot with SIGKILL, and returns its number.
     #[track_caller]
     pub fn kill_master_of(&self, key: &str) -> usize {
         let master = self.master_of(key);
@@ -180,48 +183,48 @@ impl Cluster {
         master
     }
 
-    /// Waits until every running node serves all slots, as after a failover.
+    /// Waits until every running node serves all slots, for example after a failover.
     #[track_caller]
     pub fn wait_until_ok(&self) {
         for node in self.living() {
             wait_for("every slot to be served", || match node.info(&["CLUSTER", "INFO"], "cluster_state").as_str() {
                 "ok" => Ok(()),
-                other => Err(format!("node at {} says {other}", node.port())),
+                other => Err(format!("node at {} reports {other}", node.port())),
             });
         }
     }
 
-    /// Waits until all six run, serve all slots, think well of each other, and every replica has a copy.
+    /// Waits until all six nodes run, serve all slots, consider each other healthy, and every replica has a copy.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.wait_until_ok();
-        // All in one look: a node that was away thinks for a while that nothing has changed.
-        wait_for("six nodes that are well", || self.nodes.iter().try_for_each(Cluster::sees_all));
+        // All conditions are checked in one pass: a node that was away reports its old view for a while.
+        wait_for("six healthy nodes", || self.nodes.iter().try_for_each(Cluster::sees_all));
     }
 
     fn sees_all(node: &Server) -> Result<(), String> {
         let lines = Cluster::lines(node)?;
-        let well = lines.iter().filter(|line| line.is_well());
-        let (masters, replicas): (Vec<_>, Vec<_>) = well.partition(|line| line.is("master"));
+        let healthy = lines.iter().filter(|line| line.is_healthy());
+        let (masters, replicas): (Vec<_>, Vec<_>) = healthy.partition(|line| line.has_flag("master"));
         let copied = masters.iter().filter(|m| replicas.iter().any(|r| r.master == m.id)).count();
         let link = node.info(&["INFO", "replication"], "master_link_status");
         let whole = lines.len() == NODES && copied == MASTERS && replicas.len() == MASTERS && link != "down";
-        let seen = || format!("at {}: {copied} of {MASTERS} masters copied, link {link:?}", node.port());
-        if whole { Ok(()) } else { Err(seen()) }
+        let state = || format!("at {}: {copied} of {MASTERS} masters copied, link {link:?}", node.port());
+        if whole { Ok(()) } else { Err(state()) }
     }
 
-    /// Makes every node run that was killed or paused, and waits until the Cluster is whole.
+    /// Restarts or resumes every killed or paused node, and waits until the Cluster is whole.
     #[track_caller]
     pub fn heal(&self) {
         self.nodes.iter().for_each(Server::revive);
         self.wait_until_whole();
     }
 
-    /// Moves a slot to another master, key by key, as an operator would; `pause` is called between the steps.
+    /// Moves a slot to another master, key by key, as an operator would; calls `pause` after each step.
     #[track_caller]
     pub fn migrate_slot(&self, slot: u16, to: usize, pause: impl FnMut(Step)) {
         let from = self.master_of_slot(slot);
-        let masters = self.living().filter(|node| Cluster::own_line(node).is_ok_and(|line| line.is("master")));
+        let masters = self.living().filter(|node| Cluster::own_line(node).is_ok_and(|line| line.has_flag("master")));
         migration::migrate(slot, &self.nodes[from], &self.nodes[to], masters.collect(), pause);
     }
 }
@@ -230,7 +233,7 @@ fn millis(time: Duration) -> String {
     time.as_millis().to_string()
 }
 
-/// Starts servers side by side: most of a start is waiting.
+/// Starts servers in parallel, since most of a start is waiting.
 #[track_caller]
 pub fn start_all(options: Vec<Options>) -> Vec<Server> {
     std::thread::scope(|scope| {

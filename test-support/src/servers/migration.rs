@@ -1,27 +1,27 @@
-//! A slot on its way from one master to another.
+//! Migration of a slot from one master to another.
 
 use super::client::Reply;
 use super::server::Server;
 
-/// Longer than a key takes to move on loopback.
+/// Timeout of moving one key. On loopback a move is much quicker.
 const MOVE_MS: &str = "5000";
 
-/// Where a migration stands when the test is asked what it wants to do there.
+/// The state of a migration when `pause` is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The slot is migrating and importing, and no key has moved: its absent keys are answered with ASK.
+    /// The slot is migrating and importing, and no key has moved. Commands on absent keys get ASK.
     Opened,
-    /// This key has moved. Commands on several keys, some moved and some not, are answered with TRYAGAIN.
+    /// This key has moved. Commands on several keys of which only some have moved get TRYAGAIN.
     Moved(String),
-    /// All keys have moved, and both still say that the slot is on its way.
+    /// All keys have moved, and both masters still report the slot as migrating.
     Emptied,
-    /// The new master owns the slot and all masters know: the old one answers MOVED.
+    /// The new master owns the slot and all masters know: the old one replies MOVED.
     Closed,
 }
 
-/// Moves a slot and all its keys, calling `pause` at each step.
+/// Moves a slot and all its keys, and calls `pause` at each step.
 ///
-/// Keys that are written to the old master meanwhile are moved too.
+/// Keys that clients write to the old master during the migration are moved too.
 #[track_caller]
 pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut pause: impl FnMut(Step)) {
     let slot = slot.to_string();
@@ -35,7 +35,7 @@ pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut
         pause(Step::Moved(String::from_utf8_lossy(&key).into_owned()));
     }
     pause(Step::Emptied);
-    // The new owner first: at no moment does nobody own it.
+    // The new owner comes first, so that the slot always has an owner.
     for node in [to, from].into_iter().chain(masters) {
         node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
     }

@@ -1,12 +1,13 @@
-//! Real servers for tests and benchmarks: Redis and Valkey, alone, as a Cluster, under Sentinel, behind a proxy that fails.
+//! Real servers for tests and benchmarks: Redis and Valkey, alone, as a Cluster, under Sentinel, behind a faulty
+//! proxy.
 //!
 //! - Every server listens on loopback, on a port and in a directory that no other test uses.
-//! - Every server ends with its value, and also when the process that started it is killed.
-//! - Every wait has an end, and then says what it waited for and what it last saw.
-//! - A server that cannot be started fails the test with the command that installs it; no test is skipped.
+//! - Every server stops when its value is dropped, and also when the process that started it is killed.
+//! - Every wait has a timeout. Its failure names the awaited condition and the last observed state.
+//! - A server that cannot be started fails the test with the install command; no test is skipped.
 //!
-//! A case that only needs a store takes a shared one ([`redis`], [`valkey`], [`cluster`], [`sentinel`]) and keeps to a
-//! key prefix of its own. A case that kills, pauses, fills or reconfigures starts its own with [`Options`].
+//! A test that only needs a store takes a shared server ([`redis`], [`valkey`], [`cluster`], [`sentinel`]) and uses
+//! its own key prefix. A test that kills, pauses, fills or reconfigures a server starts its own with [`Options`].
 
 mod binary;
 mod certificates;
@@ -35,6 +36,6 @@ pub use sentinel::Sentinel;
 pub use server::Server;
 pub use shared::{cluster, redis, sentinel, valkey};
 
-/// How long a node may be silent before a Cluster or Sentinel takes it for dead, where a failover is not wanted: a busy
-/// machine must not cause one. For failovers to wait for there are [`Cluster::QUICK`] and [`Sentinel::QUICK`].
+/// Failover timeout of a Cluster or Sentinel for tests that want no failover: a busy machine must not cause one. Tests
+/// that wait for a failover use [`Cluster::QUICK`] or [`Sentinel::QUICK`].
 pub const CALM: Duration = Duration::from_secs(10);

@@ -1,19 +1,19 @@
-//! How a server is set up, before it starts.
+//! The configuration of a server.
 
 use super::binary::Binary;
 use super::certificates::Certificates;
 use super::server::Server;
 
-/// When what was appended to the file reaches the disk.
+/// When appended data reaches the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
     Always,
     EverySecond,
-    /// When the operating system likes.
+    /// Whenever the operating system writes it.
     No,
 }
 
-/// What a server is told at its start. Without more it keeps nothing: no append-only file, no snapshots.
+/// The configuration of a server. By default it persists nothing: no append-only file, no snapshots.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(super) binary: Binary,
@@ -27,12 +27,12 @@ pub struct Options {
 
 impl Options {
     pub fn new(binary: Binary) -> Options {
-        // No delay before a copy for a replica: the default waits 5 s for more replicas to come.
+        // The default delays a replica's first copy by 5 s, to wait for more replicas.
         let lines = ["save \"\"", "repl-diskless-sync-delay 0"].map(String::from).into();
         Options { lines, ..Options::bare(binary) }
     }
 
-    /// A Sentinel, which knows few of a server's settings.
+    /// Options of a Sentinel, which accepts few of a server's settings.
     pub(super) fn sentinel(binary: Binary) -> Options {
         Options { is_sentinel: true, ..Options::bare(binary) }
     }
@@ -49,7 +49,7 @@ impl Options {
         }
     }
 
-    /// Keeps an append-only file.
+    /// Enables the append-only file.
     pub fn aof(self, fsync: Fsync) -> Options {
         let fsync = match fsync {
             Fsync::Always => "always",
@@ -59,56 +59,56 @@ impl Options {
         self.set("appendonly", "yes").set("appendfsync", fsync)
     }
 
-    /// Takes snapshots by these rules, as in `3600 1`.
+    /// Takes snapshots by these rules, for example `3600 1`.
     pub fn save(self, rules: &str) -> Options {
         self.set("save", rules)
     }
 
-    /// Refuses to grow beyond this, as in `20mb`.
+    /// Rejects writes beyond this size, for example `20mb`.
     pub fn maxmemory(self, size: &str) -> Options {
         self.set("maxmemory", size).set("maxmemory-policy", "noeviction")
     }
 
-    /// Wants this password of the default user; the nodes of one Cluster or Sentinel give it to each other.
+    /// Sets the password of the default user; the nodes of a Cluster or Sentinel use it among themselves.
     pub fn password(mut self, password: &str) -> Options {
         self.password = Some(password.into());
         self
     }
 
-    /// Knows these users, in the lines of an ACL file. The default user must stay able to administer; with users, give
-    /// it a password by [`Options::password`] *and* by a line here.
+    /// Defines these users, in the format of an ACL file. The default user must keep its admin rights. Give it a
+    /// password by [`Options::password`] *and* by a line here.
     pub fn users(mut self, lines: &str) -> Options {
         self.users = Some(format!("{}\n", lines.trim_end()));
         self
     }
 
-    /// Speaks TLS on [`Server::tls_port`], without asking the client for a certificate; `tls-auth-clients yes` does.
-    /// The plain port stays, for administration. Redis only: our Valkey is built without.
+    /// Enables TLS on [`Server::tls_port`]. Clients need no certificate unless `tls-auth-clients yes` is set. The
+    /// plain port stays open for administration. Redis only: our Valkey is built without TLS.
     pub fn tls(mut self, certificates: &Certificates) -> Options {
         self.certificates = Some(certificates.clone());
         self.set("tls-auth-clients", "no")
     }
 
-    /// Runs at this niceness. A negative one needs root; without root the server runs at the usual one.
+    /// Runs at this niceness. A negative value needs root; without root the server runs at the default.
     pub fn niceness(mut self, niceness: i32) -> Options {
         self.niceness = Some(niceness);
         self
     }
 
-    /// One more line of configuration. The last of a name counts.
+    /// Adds a line of configuration. The last line of a name wins.
     pub fn set(mut self, name: &str, value: &str) -> Options {
         let value = if value.is_empty() { "\"\"" } else { value };
         self.lines.push(format!("{name} {value}"));
         self
     }
 
-    /// Starts it, and returns when it answers.
+    /// Starts the server, and returns when it replies.
     #[track_caller]
     pub fn start(self) -> Server {
         Server::start(self)
     }
 
-    /// The whole configuration. All paths in it are relative to the directory the server runs in.
+    /// Returns the whole configuration. Paths in it are relative to the server's working directory.
     pub(super) fn config(&self, port: u16, tls_port: Option<u16>) -> String {
         let mut lines = vec![format!("port {port}"), "bind 127.0.0.1".into()];
         lines.extend(self.lines.iter().cloned());

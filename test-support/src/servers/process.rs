@@ -1,4 +1,4 @@
-//! One server process: started so that it cannot outlive us, killed, paused.
+//! One server process, which cannot outlive this process.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,13 +14,13 @@ use crate::wait_for;
 pub struct Process(Child);
 
 impl Process {
-    /// Starts a program in a directory; what it prints goes to the file `out` there.
+    /// Starts a program in a directory; its output goes to the file `out` there.
     pub fn start(program: &Path, args: &[&str], directory: &Path, niceness: Option<i32>) -> Process {
         let out = File::create(directory.join("out")).expect("a file in a directory of ours");
         let mut command = command(program, niceness);
         command.args(args).current_dir(directory).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a second handle")).stderr(out);
-        Process(spawn(command).unwrap_or_else(|why| panic!("{} cannot be started: {why}", program.display())))
+        Process(spawn(command).unwrap_or_else(|error| panic!("{} cannot be started: {error}", program.display())))
     }
 
     pub fn id(&self) -> u32 {
@@ -31,32 +31,32 @@ impl Process {
         self.0.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// SIGKILL; returns when it is gone and its port is free.
+    /// Sends SIGKILL; returns when the process is gone and its port is free.
     pub fn kill(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 
-    /// SIGSTOP; returns when it stands still.
+    /// Sends SIGSTOP; returns when the process has stopped.
     pub fn pause(&self) {
         self.signal("STOP");
         wait_for("a stopped process", || if self.is_stopped() { Ok(()) } else { Err("it runs".into()) });
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal("CONT");
     }
 
-    // By a shell, which has it built in: std can send no signal but SIGKILL.
+    // Uses the shell's built-in `kill`: std can only send SIGKILL.
     fn signal(&self, name: &str) {
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.id())]).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} to process {}", self.id());
     }
 
     pub fn is_stopped(&self) -> bool {
-        // The state stands after the name, which is in brackets and may hold anything.
+        // The state follows the name, which is in parentheses and may contain any character.
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
@@ -68,8 +68,8 @@ impl Drop for Process {
     }
 }
 
-/// A command whose process the system kills when this process ends: destructors do not run when a test is killed, nor for
-/// statics.
+/// Returns a command that the system kills when this process ends. Destructors do not run when a test is killed, nor
+/// for statics.
 fn command(program: &Path, niceness: Option<i32>) -> Command {
     let niceness = niceness.map(|level| level.to_string());
     let mut words: Vec<&OsStr> = Vec::new();
@@ -85,23 +85,23 @@ fn command(program: &Path, niceness: Option<i32>) -> Command {
     command
 }
 
-/// Spawns from one thread that never ends: the death the system watches for is that of the *thread* which spawned,
-/// and each test has a thread of its own that ends with it, while a shared server must stay.
+/// Spawns from a dedicated thread that never ends. The system watches for the end of the *thread* that spawned the
+/// child. Test threads end with their test, but a shared server must stay.
 fn spawn(command: Command) -> io::Result<Child> {
-    type Order = (Command, Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
+    type SpawnRequest = (Command, Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<Mutex<Sender<SpawnRequest>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
+        let (sender, requests) = mpsc::channel::<SpawnRequest>();
         std::thread::spawn(move || {
-            for (mut command, answer) in orders {
-                // Nobody waits for the answer only if the asking thread is gone.
-                let _ = answer.send(command.spawn());
+            for (mut command, reply) in requests {
+                // Fails only if the requesting thread is gone.
+                let _ = reply.send(command.spawn());
             }
         });
         Mutex::new(sender)
     });
-    let (answer, child) = mpsc::channel();
-    let sent = spawner.lock().expect("nobody panics with it").send((command, answer));
+    let (reply, child) = mpsc::channel();
+    let sent = spawner.lock().expect("no thread panics while holding it").send((command, reply));
     sent.expect("the spawning thread never ends");
-    child.recv().expect("the spawning thread answers")
+    child.recv().expect("the spawning thread replies")
 }

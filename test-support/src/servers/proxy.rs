@@ -1,4 +1,4 @@
-//! A proxy of ours in front of a server, which fails on demand: the network of the tests.
+//! A proxy in front of a server that injects network faults on demand.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::reserved;
 use super::wire::{self, Wire};
 
-/// Which way bytes go.
+/// The direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -18,23 +18,24 @@ pub enum Direction {
     Replies,
 }
 
-/// Listens on a port of its own and hands on to a server, until told otherwise. Ends when dropped.
+/// Listens on its own port and forwards to a server. Stops when dropped.
 pub struct Proxy {
     port: u16,
     wire: Arc<Wire>,
-    /// Takes connections; None while they are refused.
-    listening: Mutex<Option<JoinHandle<()>>>,
+    /// The accepting thread; `None` while connections are refused.
+    listener_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Proxy {
-    /// A proxy in front of the server on this port.
+    /// Starts a proxy in front of the server on this port.
     pub fn start(target: u16) -> Proxy {
-        let proxy = Proxy { port: reserved::port(), wire: Arc::new(Wire::new(target)), listening: Mutex::new(None) };
+        let proxy =
+            Proxy { port: reserved::port(), wire: Arc::new(Wire::new(target)), listener_thread: Mutex::new(None) };
         proxy.accept();
         proxy
     }
 
-    /// Where clients connect to.
+    /// Returns the port for clients.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -44,85 +45,89 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Loses one reply: the next request that contains `text` is handed on, and when the server answers it, the client
-    /// gets a closed connection instead. Empty text stands for any request; a transaction is one. Calls add up. Not over TLS.
+    /// Loses one reply: forwards the next request that contains `text`, then closes the connection instead of
+    /// forwarding its reply. An empty text matches any request; a transaction is one request. Calls add up. Not over
+    /// TLS.
     ///
-    /// The server executes the request, and all that was sent before it on this connection, of which replies may be
+    /// The server executes the request and all earlier requests of this connection. Replies to earlier requests may be
     /// lost too.
     pub fn drop_reply(&self, text: &str) {
         self.wire.rules().to_drop.push(text.as_bytes().to_vec());
     }
 
-    /// Loses replies at random from now on: whenever the server sends something, with this probability the client gets
-    /// a closed connection instead. The same seed makes the same choices in the same order of replies. 0.0 ends it.
+    /// Loses replies at random: with this probability, closes the connection when the server sends something. The same
+    /// seed makes the same choices for the same order of replies. 0.0 ends it.
     pub fn drop_replies(&self, probability: f64, seed: u64) {
         let mut rules = self.wire.rules();
         (rules.probability, rules.random) = (probability, seed);
     }
 
-    /// How many replies were lost so far.
+    /// Returns the number of lost replies.
     pub fn dropped(&self) -> usize {
         self.wire.rules().dropped
     }
 
-    /// Holds back everything that goes this way for so long; zero ends it.
+    /// Delays everything in this direction by `time`; zero ends it.
     pub fn delay(&self, direction: Direction, time: Duration) {
         self.wire.rules().delay[direction as usize] = time;
     }
 
-    /// Lets nothing through this way until [`Proxy::thaw`]; connections stay open and nothing is lost.
+    /// Forwards nothing in this direction until [`Proxy::thaw`]; connections stay open and no data is lost.
     pub fn freeze(&self, direction: Direction) {
         self.wire.rules().frozen[direction as usize] = true;
     }
 
-    /// Lets through what was frozen, both ways.
+    /// Ends [`Proxy::freeze`] in both directions.
     pub fn thaw(&self) {
         self.wire.rules().frozen = [false; 2];
-        self.wire.announce();
+        self.wire.notify();
     }
 
-    /// Keeps back what clients send over the connections that are open now, until [`Proxy::hand_on`]; also if they close them
-    /// meanwhile. New ones are as any. Answers how many these are.
+    /// Holds requests of all open connections until [`Proxy::hand_on`], even if clients close them meanwhile. New
+    /// connections are not affected. Returns the number of held connections.
     pub fn hold(&self) -> usize {
         let mut rules = self.wire.rules();
         rules.held = rules.open.keys().copied().collect();
         rules.held.len()
     }
 
-    /// Hands on what was kept back, where the server still takes it, and waits until that is done.
+    /// Forwards held requests if the server still accepts them, and waits until that is done.
     pub fn hand_on(&self) {
         self.wire.hand_on();
     }
 
-    /// Closes every connection now; what was on its way is lost. New ones are taken.
+    /// Closes every connection and drops data in transit. New connections are accepted.
     pub fn cut(&self) {
         self.wire.cut();
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.wire.rules().open.len()
     }
 
-    /// From now on nobody listens: new connections are refused by the system. Open ones stay.
+    /// Stops listening: the system refuses new connections. Open ones stay.
     pub fn refuse(&self) {
-        let Some(listening) = self.listening.lock().expect("nobody panics with it").take() else { return };
+        let Some(listener_thread) = self.listener_thread.lock().expect("no thread panics while holding it").take()
+        else {
+            return;
+        };
         self.wire.rules().refusing = true;
-        // Wakes it from waiting for a connection, to see that it shall end.
+        // Wakes the listener from `accept`, so that it sees that it shall stop.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
-        listening.join().expect("the listener does not panic");
+        listener_thread.join().expect("the listener does not panic");
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn accept(&self) {
-        let mut listening = self.listening.lock().expect("nobody panics with it");
-        if listening.is_some() {
+        let mut listener_thread = self.listener_thread.lock().expect("no thread panics while holding it");
+        if listener_thread.is_some() {
             return;
         }
         self.wire.rules().refusing = false;
         let listener = TcpListener::bind(("127.0.0.1", self.port)).expect("our port is free");
         let wire = self.wire.clone();
-        *listening = Some(std::thread::spawn(move || listen(&listener, &wire)));
+        *listener_thread = Some(std::thread::spawn(move || listen(&listener, &wire)));
     }
 }
 
@@ -138,7 +143,7 @@ fn listen(listener: &TcpListener, wire: &Arc<Wire>) {
         if wire.rules().refusing {
             return;
         }
-        // A server that is away looks to the client like a connection that is closed at once.
+        // If the server is down, the client sees a connection that is closed at once.
         let _: io::Result<()> = client.and_then(|client| wire::join(wire, client));
     }
 }

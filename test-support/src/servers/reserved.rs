@@ -1,7 +1,7 @@
-//! Directories and ports that belong to one process, also where several run at once.
+//! Directories and ports reserved for one process, even if several test processes run at once.
 //!
-//! All lies in one directory per user. Who uses a name or a port there holds a lock on a file of that name; the
-//! operating system frees it when the process ends, however it ends, so nothing has to be tidied up by the dying.
+//! They are in one directory per user. A process that uses a name or a port holds a lock on the file of that name. The
+//! operating system releases the lock when the process ends, so a killed process needs no cleanup.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::TcpListener;
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Below the ports that the system gives to outgoing connections: a killed server's port stays free for its restart.
+/// Below the range for outgoing connections, so that a killed server's port stays free for its restart.
 const PORTS: std::ops::Range<u16> = 11_000..21_000;
-/// A node of a Cluster listens for the other nodes this far above its port.
+/// Distance between a Cluster node's port and its bus port.
 pub const BUS_ABOVE: u16 = 10_000;
-/// A lock file this young may be about to be locked by the process that made it.
+/// A lock file this young may be about to be locked by the process that created it.
 const YOUNG: Duration = Duration::from_secs(60);
 
 fn base() -> PathBuf {
@@ -28,12 +28,12 @@ fn base() -> PathBuf {
 
 fn lock_file(path: &Path) -> File {
     let open = OpenOptions::new().create(true).truncate(false).write(true).open(path);
-    open.unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+    open.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A fresh empty directory.
+/// Returns a new empty directory.
 ///
-/// Whoever takes it removes it; what a killed process left is removed by the next process that comes here.
+/// The caller removes it. Directories of a killed process are removed by the next process that calls this.
 pub fn directory() -> PathBuf {
     static MINE: OnceLock<(PathBuf, File)> = OnceLock::new();
     static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -42,16 +42,16 @@ pub fn directory() -> PathBuf {
         let mine = base().join(format!("run-{}", process::id()));
         let lock = lock_file(&mine.with_extension("lock"));
         lock.lock().expect("locks work on the directory for temporary files");
-        // A killed process of the same number may have left one.
+        // A killed process with the same id may have left one.
         let _ = fs::remove_dir_all(&mine);
         (mine, lock)
     });
     let directory = mine.join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
-    fs::create_dir_all(&directory).expect("a directory of ours");
+    fs::create_dir_all(&directory).expect("a new directory");
     directory
 }
 
-/// Removes what processes left that are no more.
+/// Removes the files of processes that have ended.
 fn sweep() {
     let entries = fs::read_dir(base()).into_iter().flatten().flatten();
     for lock in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "lock")) {
@@ -64,13 +64,13 @@ fn sweep() {
     }
 }
 
-/// A free port of loopback, with a free port for a Cluster's bus above it.
+/// Returns a free loopback port with a free port for the Cluster bus above it.
 ///
-/// No process here gets it again while this one lives: a client that still knocks at a server of an ended test does
-/// not reach the server of another.
+/// No other process gets this port while this process runs. A client that still reconnects to the server of an ended
+/// test therefore never reaches another test's server.
 pub fn port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    let mut taken = TAKEN.lock().expect("nobody panics with it");
+    let mut taken = TAKEN.lock().expect("no thread panics while holding it");
     let base = base();
     for port in PORTS {
         let lock = lock_file(&base.join(format!("port-{port}")));

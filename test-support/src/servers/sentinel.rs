@@ -1,4 +1,4 @@
-//! A master and its replica, watched by three Sentinels.
+//! A master and its replica, monitored by three Sentinels.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use crate::wait_for;
 
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
-/// A failover that takes longer is given up and tried again.
+/// A failover that takes longer is aborted and retried.
 const FAILOVER_TIMEOUT_MS: &str = "3000";
-/// How often Sentinels look at servers and speak of themselves: they take seconds by themselves, which is most of what a
-/// test would wait for.
+/// How often Sentinels check servers and announce themselves. The defaults of seconds would dominate the time of a
+/// test.
 ///
-/// `ping-period` is also how long they wait before they connect anew, and it stands on both sides of a scale.
-/// Nearer to how long a server may be silent, and the new master is down before it was asked: a failover follows the
-/// failover. Below 200, and what is known of the replica is too old to promote it when it is asked once a second.
-const QUICK_HABITS: [&str; 8] =
+/// `ping-period` is also the delay before a reconnect, and has a narrow range. Closer to the down timeout, the new
+/// master counts as down before the first ping, and a second failover follows. Below 200, information about the
+/// replica, refreshed once a second, counts as too old for a promotion.
+const QUICK_PERIODS: [&str; 8] =
     ["ping-period", "400", "info-period", "200", "publish-period", "100", "tilt-period", "1000"];
 
-/// Two servers, numbered 0 (begins as master) and 1 (its replica), and three Sentinels with a quorum of two.
+/// Two servers, 0 (starts as master) and 1 (its replica), and three Sentinels with a quorum of two.
 pub struct Sentinel {
     servers: Vec<Server>,
     sentinels: Vec<Server>,
 }
 
 impl Sentinel {
-    /// What the Sentinels call the master.
+    /// The Sentinels' name of the master.
     pub const MASTER: &str = "duly";
-    /// For tests that wait for a failover: it takes about two seconds then.
+    /// Down timeout for tests that wait for a failover, which then takes about two seconds.
     pub const QUICK: Duration = Duration::from_secs(1);
 
-    /// Starts all five, and returns when the replica has its copy and the Sentinels know each other and it.
+    /// Starts all five, and returns when the replica has its copy and the Sentinels know each other and the replica.
     ///
-    /// A server that is silent for `down_after` is taken for dead.
+    /// A server that is silent for `down_after` is considered failed.
     #[track_caller]
     pub fn start(options: Options, down_after: Duration) -> Sentinel {
         let master = options.clone().start();
@@ -50,14 +50,14 @@ impl Sentinel {
         }
         let sentinels = start_all(vec![watch; SENTINELS]);
         for sentinel in &sentinels {
-            sentinel.ask(&[&["SENTINEL", "DEBUG"], QUICK_HABITS.as_slice()].concat());
+            sentinel.ask(&[&["SENTINEL", "DEBUG"], QUICK_PERIODS.as_slice()].concat());
         }
         let started = Sentinel { servers: vec![master, replica], sentinels };
         started.wait_until_whole();
         started
     }
 
-    /// The servers that hold data.
+    /// Returns the servers that hold data.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -66,7 +66,7 @@ impl Sentinel {
         &self.sentinels
     }
 
-    /// `redis+sentinel://` with all Sentinels.
+    /// Returns a `redis+sentinel://` URL with all Sentinels.
     pub fn url(&self) -> String {
         let sentinels: Vec<String> = self.sentinels.iter().map(Server::address).collect();
         format!("redis+sentinel://{}/{}", sentinels.join(","), Sentinel::MASTER)
@@ -76,35 +76,35 @@ impl Sentinel {
         self.sentinels.iter().map(Server::port).collect()
     }
 
-    /// Which server all running Sentinels name as master, if it says so itself.
+    /// Returns the server that all running Sentinels name as master, if its own role is master.
     fn agreed_master(&self) -> Result<usize, String> {
         let mut named = Vec::new();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
             let reply = sentinel.try_ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
-            let reply = reply.map_err(|why| why.to_string())?;
+            let reply = reply.map_err(|error| error.to_string())?;
             named.push(reply.list().last().map(|port| port.text()).unwrap_or_default());
         }
         named.dedup();
         let [port] = named.as_slice() else { return Err(format!("Sentinels name {named:?}")) };
         let master = self.servers.iter().position(|server| server.port().to_string() == *port);
-        let master = master.ok_or_else(|| format!("a master at {port}, where none of ours is"))?;
+        let master = master.ok_or_else(|| format!("Sentinels name an unknown master at {port}"))?;
         if !self.servers[master].is_awake() {
             return Err(format!("the server at {port} is killed or paused"));
         }
-        let role = self.servers[master].try_ask(&["ROLE"]).map_err(|why| why.to_string())?;
+        let role = self.servers[master].try_ask(&["ROLE"]).map_err(|error| error.to_string())?;
         match role.list().first().map(|role| role.text()) {
             Some(role) if role == "master" => Ok(master),
             role => Err(format!("the server at {port} is {role:?}")),
         }
     }
 
-    /// The number of the server that is master; waits while there is none.
+    /// Returns the number of the current master; waits until there is one.
     #[track_caller]
     pub fn master(&self) -> usize {
         wait_for("Sentinels to agree on a master", || self.agreed_master())
     }
 
-    /// Kills the master with SIGKILL, and answers which it was.
+    /// Kills the master with SIGKILL, and returns its number.
     #[track_caller]
     pub fn kill_master(&self) -> usize {
         let master = self.master();
@@ -112,32 +112,37 @@ impl Sentinel {
         master
     }
 
-    /// Waits until another than `old` is master, and answers which.
+    /// Waits until a server other than `old` is master, and returns its number.
     #[track_caller]
     pub fn wait_for_failover(&self, old: usize) -> usize {
         wait_for("a failover", || {
-            self.agreed_master().and_then(|new| if new == old { Err("the old one".into()) } else { Ok(new) })
+            self.agreed_master().and_then(|new| if new == old { Err("still the old master".into()) } else { Ok(new) })
         })
     }
 
-    /// Waits until both servers run, one copies the other, and every Sentinel knows all of them.
+    /// Waits until both servers run, one replicates the other, and every Sentinel knows all of them.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         let master = self.master();
         wait_for_link(&self.servers[1 - master]);
         for sentinel in &self.sentinels {
             wait_for("Sentinels to know each other", || {
-                let seen =
-                    sentinel.try_ask(&["SENTINEL", "MASTER", Sentinel::MASTER]).map_err(|why| why.to_string())?;
-                let field = |name: &str| seen.field(name).unwrap_or_default();
+                let reply =
+                    sentinel.try_ask(&["SENTINEL", "MASTER", Sentinel::MASTER]).map_err(|error| error.to_string())?;
+                let field = |name: &str| reply.field(name).unwrap_or_default();
                 let (others, replicas) = (field("num-other-sentinels"), field("num-slaves"));
-                let known = others == (SENTINELS - 1).to_string() && replicas == "1" && field("flags") == "master";
-                if known { Ok(()) } else { Err(format!("{others} others, {replicas} replicas, {}", field("flags"))) }
+                let is_complete =
+                    others == (SENTINELS - 1).to_string() && replicas == "1" && field("flags") == "master";
+                if is_complete {
+                    Ok(())
+                } else {
+                    Err(format!("{others} others, {replicas} replicas, {}", field("flags")))
+                }
             });
         }
     }
 
-    /// Makes every server and Sentinel run that was killed or paused, and waits until all is whole.
+    /// Restarts or resumes every killed or paused server and Sentinel, and waits until all is whole.
     #[track_caller]
     pub fn heal(&self) {
         self.servers.iter().chain(&self.sentinels).for_each(Server::revive);

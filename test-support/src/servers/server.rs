@@ -1,4 +1,4 @@
-//! One server of its own: start, kill, restart, pause, ask.
+//! One server: start, kill, restart, pause, send commands.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use super::process::Process;
 use super::reserved;
 use crate::wait_for;
 
-/// How many ports are tried: one that was free a moment ago may be taken by a program that knows nothing of our locks.
+/// Maximum number of ports to try: another program that ignores our locks may take a free port first.
 const PORTS_MAX: usize = 5;
-/// Asks what a server says of its files.
+/// The command that reports on persistence.
 const PERSISTENCE: &[&str] = &["INFO", "persistence"];
 
-/// A server on loopback. Its process ends, and its files go, when this is dropped.
+/// A server on loopback. Dropping it ends the process and removes the files.
 pub struct Server {
     binary: Binary,
     port: u16,
@@ -26,12 +26,12 @@ pub struct Server {
     password: Option<String>,
     is_sentinel: bool,
     niceness: Option<i32>,
-    /// Behind a lock, so that a test may kill a server that others are talking to. None: killed.
+    /// `None` after a kill. Behind a lock, so that a test can kill a server while others use it.
     process: Mutex<Option<Process>>,
 }
 
-/// Why a server that was started does not answer.
-enum Refusal {
+/// The reason why a started server does not reply.
+enum StartError {
     PortTaken,
     Other(String),
 }
@@ -41,13 +41,13 @@ impl Server {
     pub(super) fn start(options: Options) -> Server {
         for _ in 0..PORTS_MAX {
             let server = Server::spawn(&options);
-            match server.wait_until_answering() {
+            match server.wait_until_ready() {
                 Ok(()) => return server,
-                Err(Refusal::PortTaken) => {}
-                Err(Refusal::Other(why)) => panic!("{:?} does not start: {why}", options.binary),
+                Err(StartError::PortTaken) => {}
+                Err(StartError::Other(error)) => panic!("{:?} does not start: {error}", options.binary),
             }
         }
-        panic!("{PORTS_MAX} ports in a row were taken between looking and starting");
+        panic!("{PORTS_MAX} ports in a row were taken between check and start");
     }
 
     fn spawn(options: &Options) -> Server {
@@ -78,29 +78,30 @@ impl Server {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        // A test that panicked with it leaves a process that can still be killed.
+        // The process can still be killed after a panic of another holder.
         self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits for PONG from our own process: another may have got the port.
-    fn wait_until_answering(&self) -> Result<(), Refusal> {
-        wait_for("a server to answer", || {
+    /// Waits for PONG from our own process: another program may have taken the port.
+    fn wait_until_ready(&self) -> Result<(), StartError> {
+        wait_for("a server to reply", || {
             let mut process = self.process();
             let process = process.as_mut().expect("it was started");
             if process.has_ended() {
-                return Ok(Err(self.refusal()));
+                return Ok(Err(self.start_error()));
             }
-            let mut client = self.client().map_err(|why| why.to_string())?;
-            let mut ask = |word: &str| client.ask(&[word]).map(|reply| reply.text()).map_err(|why| why.to_string());
-            let pong = ask("PING")?;
-            let ours = ask("INFO")?.contains(&format!("process_id:{}\r", process.id()));
+            let mut client = self.client().map_err(|error| error.to_string())?;
+            let mut send =
+                |word: &str| client.ask(&[word]).map(|reply| reply.text()).map_err(|error| error.to_string());
+            let pong = send("PING")?;
+            let ours = send("INFO")?.contains(&format!("process_id:{}\r", process.id()));
             if pong == "PONG" && ours { Ok(Ok(())) } else { Err(format!("PING: {pong}, our process: {ours}")) }
         })
     }
 
-    fn refusal(&self) -> Refusal {
+    fn start_error(&self) -> StartError {
         let out = fs::read_to_string(self.directory.join("out")).unwrap_or_default();
-        if out.contains("Address already in use") { Refusal::PortTaken } else { Refusal::Other(out) }
+        if out.contains("Address already in use") { StartError::PortTaken } else { StartError::Other(out) }
     }
 
     pub fn binary(&self) -> Binary {
@@ -111,7 +112,7 @@ impl Server {
         self.port
     }
 
-    /// Where it speaks TLS.
+    /// Returns the TLS port.
     #[track_caller]
     pub fn tls_port(&self) -> u16 {
         self.tls_port.expect("a server with Options::tls")
@@ -122,7 +123,7 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// `redis://` with address and password.
+    /// Returns a `redis://` URL with address and password.
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
         format!("redis://{password}{}", self.address())
@@ -132,7 +133,7 @@ impl Server {
         self.password.as_deref()
     }
 
-    /// Where it keeps its files; what it printed is in `out` there.
+    /// Returns the working directory; the server's output is in the file `out` there.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -141,91 +142,92 @@ impl Server {
         self.process().as_mut().is_some_and(|process| !process.has_ended())
     }
 
-    /// Whether it runs and is not paused.
+    /// Returns whether the process runs and is not paused.
     pub fn is_awake(&self) -> bool {
         self.process().as_mut().is_some_and(|process| !process.has_ended() && !process.is_stopped())
     }
 
-    /// A connection to administer it with.
+    /// Opens a connection for administration.
     pub fn client(&self) -> io::Result<Client> {
         Client::connect(self.port, self.password())
     }
 
-    /// Asks over a connection of its own, and answers whatever comes, errors of the server too.
+    /// Sends a command over a new connection, and returns any reply, including errors of the server.
     pub fn try_ask(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         self.client()?.ask(command)
     }
 
-    /// Asks over a connection of its own; any error fails the test.
+    /// Sends a command over a new connection; any error fails the test.
     #[track_caller]
     pub fn ask(&self, command: &[impl AsRef<[u8]>]) -> Reply {
         let words = || command.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<_>>().join(" ");
         match self.try_ask(command) {
-            Ok(Reply::Error(why)) => panic!("{} at {}: {why}", words(), self.port),
+            Ok(Reply::Error(error)) => panic!("{} at {}: {error}", words(), self.port),
             Ok(reply) => reply,
-            Err(why) => panic!("{} at {}: {why}", words(), self.port),
+            Err(error) => panic!("{} at {}: {error}", words(), self.port),
         }
     }
 
-    /// One field of `INFO` or `CLUSTER INFO`; empty if there is none, or no answer.
+    /// Returns one field of `INFO` or `CLUSTER INFO`; empty if it is missing or there is no reply.
     pub fn info(&self, command: &[&str], field: &str) -> String {
         let text = self.try_ask(command).map(|reply| reply.text()).unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
 
-    /// SIGKILL. Its port and its directory stay its own.
+    /// Sends SIGKILL. The port and the directory stay reserved.
     pub fn kill(&self) {
         *self.process() = None;
     }
 
-    /// Starts it again on the same port and directory, after killing it if it runs; returns when it answers and, as the
-    /// guide tells operators after a crash, has rewritten its append-only file. One that was torn off within a transaction is
-    /// loaded without that, but keeps it, and it would come back at the next start together with what follows it.
+    /// Restarts the server on the same port and directory; kills it first if it runs. Returns when it replies and has
+    /// rewritten its append-only file, as the guide recommends after a crash. If that file ends within a transaction,
+    /// the server skips the transaction on load but keeps it in the file. Without the rewrite it would return at the
+    /// next start, with all later commands inside.
     #[track_caller]
     pub fn restart(&self) {
         self.restart_only();
-        let keeps = || self.ask(&["CONFIG", "GET", "appendonly"]).field("appendonly").is_some_and(|on| on == "yes");
-        if !self.is_sentinel && keeps() {
+        let has_aof = || self.ask(&["CONFIG", "GET", "appendonly"]).field("appendonly").is_some_and(|on| on == "yes");
+        if !self.is_sentinel && has_aof() {
             let before = self.info(PERSISTENCE, "aof_rewrites");
             wait_for("a rewritten append-only file", || {
                 if self.info(PERSISTENCE, "aof_rewrites") == before {
-                    // Refused while it copies another server or is at it already: asked again until one has begun.
+                    // Refused during a sync with a master or another rewrite, so it is repeated until one has begun.
                     let _ = self.try_ask(&["BGREWRITEAOF"]);
                     return Err("none has begun".into());
                 }
-                let said = ["aof_rewrite_in_progress", "aof_rewrite_scheduled", "aof_last_bgrewrite_status"];
-                let said = said.map(|field| self.info(PERSISTENCE, field));
-                if said == ["0", "0", "ok"] { Ok(()) } else { Err(format!("{said:?}")) }
+                let status = ["aof_rewrite_in_progress", "aof_rewrite_scheduled", "aof_last_bgrewrite_status"];
+                let status = status.map(|field| self.info(PERSISTENCE, field));
+                if status == ["0", "0", "ok"] { Ok(()) } else { Err(format!("{status:?}")) }
             });
         }
     }
 
-    /// The same without that.
+    /// Restarts the server without the rewrite.
     #[track_caller]
     pub fn restart_only(&self) {
         self.kill();
         *self.process() = Some(self.run());
-        match self.wait_until_answering() {
+        match self.wait_until_ready() {
             Ok(()) => {}
-            Err(Refusal::PortTaken) => panic!("another program took port {}", self.port),
-            Err(Refusal::Other(why)) => panic!("{:?} does not start again: {why}", self.binary),
+            Err(StartError::PortTaken) => panic!("another program took port {}", self.port),
+            Err(StartError::Other(error)) => panic!("{:?} does not start again: {error}", self.binary),
         }
     }
 
-    /// SIGSTOP: connections stay open, and nothing answers. Returns when it stands still.
+    /// Sends SIGSTOP: connections stay open, but the server does not reply. Returns when the process has stopped.
     #[track_caller]
     pub fn pause(&self) {
         self.process().as_ref().expect("a running server").pause();
     }
 
-    /// Makes it run, whether it was killed, paused or neither.
+    /// Restarts or resumes the server if it was killed or paused.
     #[track_caller]
     pub fn revive(&self) {
         if self.is_running() { self.resume() } else { self.restart() }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     #[track_caller]
     pub fn resume(&self) {
         self.process().as_ref().expect("a running server").resume();
@@ -236,10 +238,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            eprintln!("what the server at {} left is in {} until the next run", self.port, self.directory.display());
+            eprintln!(
+                "the files of the server at {} are in {} until the next run",
+                self.port,
+                self.directory.display()
+            );
             return;
         }
-        // What cannot be removed now goes with the next sweep.
+        // Files that cannot be removed now are removed by the next sweep.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! A Cluster: a killed master is replaced, a slot moves.
+//! A Cluster replaces a killed master, and moves a slot.
 
 use crate::on_both;
 use test_support::servers::{Binary, Cluster, Options, Step};
@@ -13,8 +13,8 @@ fn a_silent_master_is_replaced_by_its_replica(binary: Binary) {
     let master = cluster.master_of(KEY);
     let replica = cluster.replica_of(master);
     let mut client = cluster.nodes()[master].client().expect("connects");
-    client.ask(&["SET", KEY, "kept"]).expect("answers");
-    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("answers").text(), "1", "the replica has it");
+    client.ask(&["SET", KEY, "kept"]).expect("a reply");
+    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("a reply").text(), "1", "the replica has it");
 
     assert_eq!(cluster.kill_master_of(KEY), master);
     assert_eq!(cluster.master_of(KEY), replica);
@@ -36,14 +36,16 @@ fn a_slot_moves_with_its_keys(binary: Binary) {
     let to = (from + 1) % 3;
     let (old, new) = (&cluster.nodes()[from], &cluster.nodes()[to]);
     old.ask(&["MSET", KEY, "1", OTHER, "2"]);
-    let both = || old.try_ask(&["MGET", KEY, OTHER]).expect("answers");
+    let read_both = || old.try_ask(&["MGET", KEY, OTHER]).expect("a reply");
     let mut steps = Vec::new();
     cluster.migrate_slot(cluster.slot_of(KEY), to, |step| {
         match step {
-            Step::Opened => assert_eq!(both().list().len(), 2, "all is still here"),
-            Step::Moved(_) if steps.len() == 1 => assert!(both().text().starts_with("TRYAGAIN"), "{:?}", both()),
-            Step::Moved(_) | Step::Emptied => assert!(both().text().starts_with("ASK"), "{:?}", both()),
-            Step::Closed => assert!(both().text().starts_with("MOVED"), "{:?}", both()),
+            Step::Opened => assert_eq!(read_both().list().len(), 2, "all is still here"),
+            Step::Moved(_) if steps.len() == 1 => {
+                assert!(read_both().text().starts_with("TRYAGAIN"), "{:?}", read_both())
+            }
+            Step::Moved(_) | Step::Emptied => assert!(read_both().text().starts_with("ASK"), "{:?}", read_both()),
+            Step::Closed => assert!(read_both().text().starts_with("MOVED"), "{:?}", read_both()),
         }
         steps.push(step);
     });

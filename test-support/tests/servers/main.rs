@@ -1,4 +1,4 @@
-//! The servers that other tests stand on can themselves be relied on.
+//! Tests of the test servers themselves.
 
 mod cluster;
 mod proxy;
@@ -6,7 +6,7 @@ mod sentinel;
 mod shared;
 mod single;
 
-/// Makes a test of each function, on the oldest and on the newest server.
+/// Turns each function into a test on the oldest and on the newest server.
 macro_rules! on_both {
     ($($case:ident),+ $(,)?) => {
         mod on_redis {

@@ -1,4 +1,4 @@
-//! The proxy: each of its faults is the one it claims to be.
+//! Each fault of the proxy is the one it claims to be.
 
 use std::time::{Duration, Instant};
 
@@ -26,31 +26,31 @@ fn request_with_lost_reply_is_executed() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("INCR");
     let mut client = connect(&proxy);
-    assert_eq!(client.ask(&["PING"]).expect("others are left alone").text(), "PONG");
+    assert_eq!(client.ask(&["PING"]).expect("other requests are not affected").text(), "PONG");
     assert!(client.ask(&["INCR", "count"]).is_err(), "the connection ends without a reply");
     assert_eq!((count(&server), proxy.dropped()), ("1".into(), 1));
 
     let mut client = connect(&proxy);
-    assert_eq!(client.ask(&["INCR", "count"]).expect("only one was to be lost").text(), "2");
+    assert_eq!(client.ask(&["INCR", "count"]).expect("only one reply is lost").text(), "2");
 }
 
-/// Waits until so many were executed.
-fn wait_for_count(server: &Server, all: usize) {
-    let all = all.to_string();
-    wait_for("all to be executed", || if count(server) == all { Ok(()) } else { Err(count(server)) });
+/// Waits until this many requests were executed.
+fn wait_for_count(server: &Server, expected: usize) {
+    let expected = expected.to_string();
+    wait_for("expected to be executed", || if count(server) == expected { Ok(()) } else { Err(count(server)) });
 }
 
-/// The connection is closed at an earlier reply, while the server has yet to read most of what was sent.
+/// The connection is closed at an earlier reply, before the server has read most of the data.
 #[test]
 fn requests_before_a_lost_reply_are_executed() {
     let (server, proxy) = behind_proxy();
-    // Busy for long enough that the rest lies before the server when it first answers.
+    // Busy for long enough that all requests have arrived when it first replies.
     let busy = "for _ = 1, 300000 do end return redis.call('INCR', 'count')";
     for round in 1..=24 {
         proxy.drop_reply("last");
         let mut client = connect(&proxy);
         for body in ["first".into(), "x".repeat(40_000), "x".repeat(40_000), "last".to_owned() + &"x".repeat(1 << 20)] {
-            // It may be closed already, but never before all was handed on.
+            // The connection may be closed already, but never before all was forwarded.
             let _ = client.send(&["EVAL", busy, "0", &body]);
         }
         while client.read().is_ok() {}
@@ -59,7 +59,7 @@ fn requests_before_a_lost_reply_are_executed() {
     }
 }
 
-/// The connection is not closed at an earlier reply while the request is still being handed on.
+/// The connection is not closed at an earlier reply while the request is still being forwarded.
 #[test]
 fn request_is_forwarded_whole_before_its_reply_is_lost() {
     let (server, proxy) = behind_proxy();
@@ -67,17 +67,17 @@ fn request_is_forwarded_whole_before_its_reply_is_lost() {
     let mut client = connect(&proxy);
     server.pause();
     client.send(&["INCR", "count"]).expect("it is open");
-    // More than the system holds for a server that does not read.
+    // More than the system buffers for a server that does not read.
     let large = "last".to_owned() + &"x".repeat(1 << 24);
     client.send(&["EVAL", "return redis.call('INCR', 'count')", "0", &large]).expect("it is open");
-    // The proxy has no sign of being half-way; were this too short, the test would be mild, not wrong.
+    // The proxy cannot signal a partial write. If this is too short, the test checks less, but does not fail.
     std::thread::sleep(Duration::from_millis(300));
     server.resume();
     while client.read().is_ok() {}
     wait_for_count(&server, 2);
 }
 
-/// The server answers the beginning of a transaction, which is not executed before its end.
+/// The server replies to the start of a transaction, but executes nothing before its end.
 #[test]
 fn transaction_is_forwarded_whole_before_its_reply_is_lost() {
     let (server, proxy) = behind_proxy();
@@ -85,7 +85,7 @@ fn transaction_is_forwarded_whole_before_its_reply_is_lost() {
     let mut client = connect(&proxy);
     client.send(&["MULTI"]).expect("it is open");
     client.send(&["INCR", "count"]).expect("it is open");
-    // Long enough for answers to what was sent; were it too short, the test would be mild, not wrong.
+    // Long enough for replies to the first commands. If this is too short, the test checks less, but does not fail.
     std::thread::sleep(SHORT);
     client.send(&["EXEC"]).expect("it is open");
     while client.read().is_ok() {}
@@ -93,7 +93,7 @@ fn transaction_is_forwarded_whole_before_its_reply_is_lost() {
     assert_eq!(proxy.dropped(), 1);
 }
 
-/// Which of these requests got no reply.
+/// Returns the numbers of the requests that got no reply.
 fn lost(proxy: &Proxy, requests: usize) -> Vec<usize> {
     let mut client = connect(proxy);
     let mut lost = Vec::new();
@@ -118,7 +118,7 @@ fn same_seed_loses_the_same_replies() {
     assert_ne!(lost(&proxy, 100), first);
     proxy.drop_replies(0.0, 0);
     assert_eq!(lost(&proxy, 100), [0; 0]);
-    assert_eq!(count(&server), "400", "none was executed twice or not at all");
+    assert_eq!(count(&server), "400", "none was executed twice or not at expected");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn frozen_replies_are_executed_and_arrive_later() {
 
     proxy.freeze(Direction::Requests);
     assert!(client.ask(&["INCR", "count"]).is_err());
-    assert_eq!(count(&server), "1", "it did not come to the server");
+    assert_eq!(count(&server), "1", "it did not reach the server");
     proxy.thaw();
     assert_eq!(client.read().expect("it was only held back").text(), "2");
 }
@@ -144,9 +144,9 @@ fn delayed_replies_arrive_after_the_delay() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
     proxy.delay(Direction::Replies, SHORT);
-    let since = Instant::now();
-    client.ask(&["PING"]).expect("answers");
-    assert!(since.elapsed() >= SHORT);
+    let start = Instant::now();
+    client.ask(&["PING"]).expect("a reply");
+    assert!(start.elapsed() >= SHORT);
 }
 
 #[test]
@@ -159,18 +159,18 @@ fn cut_closes_connections_and_accepts_new_ones() {
     proxy.cut();
     assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_err()));
     proxy.thaw();
-    assert_eq!(connect(&proxy).ask(&["PING"]).expect("answers").text(), "PONG");
+    assert_eq!(connect(&proxy).ask(&["PING"]).expect("a reply").text(), "PONG");
 }
 
 #[test]
 fn refused_connections_are_refused_and_open_ones_stay() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
-    client.ask(&["PING"]).expect("answers");
+    client.ask(&["PING"]).expect("a reply");
     proxy.refuse();
-    let refused = Client::connect(proxy.port(), None).err().expect("nobody listens");
+    let refused = Client::connect(proxy.port(), None).err().expect("the connection is refused");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     client.ask(&["PING"]).expect("it was open before");
     proxy.accept();
-    connect(&proxy).ask(&["PING"]).expect("answers");
+    connect(&proxy).ask(&["PING"]).expect("a reply");
 }

@@ -1,4 +1,4 @@
-//! Sentinels: a killed master is replaced, and comes back as a replica.
+//! Sentinels replace a killed master, which returns as a replica.
 
 use crate::on_both;
 use test_support::servers::{Binary, Options, Sentinel};
@@ -9,8 +9,8 @@ fn a_killed_master_is_replaced(binary: Binary) {
     let sentinel = Sentinel::start(Options::new(binary).password("secret"), Sentinel::QUICK);
     assert_eq!(sentinel.master(), 0);
     let mut client = sentinel.servers()[0].client().expect("connects");
-    client.ask(&["SET", "a", "kept"]).expect("answers");
-    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("answers").text(), "1", "the replica has it");
+    client.ask(&["SET", "a", "kept"]).expect("a reply");
+    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("a reply").text(), "1", "the replica has it");
 
     assert_eq!(sentinel.kill_master(), 0);
     assert_eq!(sentinel.wait_for_failover(0), 1);

@@ -1,4 +1,4 @@
-//! The shared ones: one of each, for as long as the test binary runs.
+//! Shared servers are started once per test binary.
 
 use test_support::servers::{Binary, Sentinel, cluster, redis, sentinel, valkey};
 
@@ -21,7 +21,7 @@ fn shared_cluster_accepts_writes() {
 
 #[test]
 fn shared_sentinels_know_the_master() {
-    let named = sentinel().sentinels()[2].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
+    let reply = sentinel().sentinels()[2].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
     let master = &sentinel().servers()[sentinel().master()];
-    assert_eq!(named.list()[1].text(), master.port().to_string());
+    assert_eq!(reply.list()[1].text(), master.port().to_string());
 }

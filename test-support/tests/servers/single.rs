@@ -1,4 +1,4 @@
-//! One server: what it keeps, what it refuses, and how it ends.
+//! One server: persistence, rejected commands, and how it ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,15 +9,15 @@ use test_support::servers::{Binary, Client, Fsync, Options, Reply, certificates}
 use test_support::wait_for;
 
 on_both![
-    an_acknowledged_write_outlives_a_kill,
-    without_a_file_a_kill_loses_all,
-    a_paused_server_answers_once_resumed,
-    a_password_is_wanted,
-    users_have_their_rights,
-    a_full_server_refuses_to_grow,
+    an_acknowledged_write_survives_a_kill,
+    a_kill_without_a_file_loses_all_data,
+    a_paused_server_replies_once_resumed,
+    a_password_is_required,
+    users_are_restricted_to_their_rights,
+    a_full_server_rejects_writes,
 ];
 
-fn an_acknowledged_write_outlives_a_kill(binary: Binary) {
+fn an_acknowledged_write_survives_a_kill(binary: Binary) {
     let server = Options::new(binary).aof(Fsync::Always).start();
     server.ask(&["SET", "kept", "yes"]);
     server.kill();
@@ -27,51 +27,51 @@ fn an_acknowledged_write_outlives_a_kill(binary: Binary) {
     assert_eq!(server.ask(&["GET", "kept"]).text(), "yes");
 }
 
-/// The test above is worth something only if a kill can lose something.
-fn without_a_file_a_kill_loses_all(binary: Binary) {
+/// Control for the test above: without a file, a kill does lose data.
+fn a_kill_without_a_file_loses_all_data(binary: Binary) {
     let server = Options::new(binary).start();
     server.ask(&["SET", "kept", "yes"]);
     server.restart();
     assert_eq!(server.ask(&["GET", "kept"]), Reply::Nil);
 }
 
-fn a_paused_server_answers_once_resumed(binary: Binary) {
+fn a_paused_server_replies_once_resumed(binary: Binary) {
     let server = Options::new(binary).start();
     let mut client = server.client().expect("connects");
     client.set_patience(Duration::from_millis(100)).expect("a time");
     server.pause();
     client.send(&["ECHO", "late"]).expect("the system takes it");
-    assert!(client.read().is_err(), "nothing comes while it stands still");
+    assert!(client.read().is_err(), "no reply while it is paused");
 
     server.resume();
     client.set_patience(Duration::from_secs(10)).expect("a time");
-    assert_eq!(client.read().expect("answers").text(), "late");
+    assert_eq!(client.read().expect("a reply").text(), "late");
 }
 
-fn a_password_is_wanted(binary: Binary) {
+fn a_password_is_required(binary: Binary) {
     let server = Options::new(binary).password("secret").start();
     assert_eq!(server.url(), format!("redis://:secret@127.0.0.1:{}", server.port()));
-    let refused = Client::connect(server.port(), None).expect("connects").ask(&["GET", "a"]).expect("answers");
+    let refused = Client::connect(server.port(), None).expect("connects").ask(&["GET", "a"]).expect("a reply");
     assert!(refused.text().starts_with("NOAUTH"), "{refused:?}");
     assert!(Client::connect(server.port(), Some("guess")).is_err());
     assert_eq!(server.ask(&["PING"]).text(), "PONG");
 }
 
-fn users_have_their_rights(binary: Binary) {
+fn users_are_restricted_to_their_rights(binary: Binary) {
     let users = "user default on nopass ~* &* +@all\nuser app on >pw ~duly:* &* +@all -@dangerous";
     let server = Options::new(binary).users(users).start();
     let mut app = server.client().expect("connects");
-    assert_eq!(app.ask(&["AUTH", "app", "pw"]).expect("answers").text(), "OK");
-    assert_eq!(app.ask(&["SET", "duly:a", "1"]).expect("answers").text(), "OK");
+    assert_eq!(app.ask(&["AUTH", "app", "pw"]).expect("a reply").text(), "OK");
+    assert_eq!(app.ask(&["SET", "duly:a", "1"]).expect("a reply").text(), "OK");
     for refused in [["SET", "other", "1"], ["CONFIG", "GET", "save"]] {
-        assert!(app.ask(&refused).expect("answers").text().starts_with("NOPERM"), "{refused:?}");
+        assert!(app.ask(&refused).expect("a reply").text().starts_with("NOPERM"), "{refused:?}");
     }
 }
 
-fn a_full_server_refuses_to_grow(binary: Binary) {
+fn a_full_server_rejects_writes(binary: Binary) {
     let server = Options::new(binary).maxmemory("8mb").start();
     let large = "x".repeat(1 << 20);
-    let set = |n: usize| server.try_ask(&["SET", &n.to_string(), &large]).expect("answers").text();
+    let set = |n: usize| server.try_ask(&["SET", &n.to_string(), &large]).expect("a reply").text();
     assert_eq!(set(0), "OK");
     assert!((1..16).any(|n| set(n).starts_with("OOM")), "16 MB fit into 8");
 }
@@ -90,10 +90,10 @@ fn server_speaks_tls_with_a_valid_certificate() {
         .spawn()
         .expect("openssl starts");
     openssl.stdin.take().expect("piped").write_all(b"PING\r\nQUIT\r\n").expect("it listens");
-    let mut said = String::new();
-    openssl.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    let mut output_text = String::new();
+    openssl.stdout.take().expect("piped").read_to_string(&mut output_text).expect("text");
     openssl.wait().expect("it ends");
-    assert!(said.starts_with("+PONG"), "{said:?}");
+    assert!(output_text.starts_with("+PONG"), "{output_text:?}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn server_that_does_not_start_reports_why() {
     Options::new(Binary::Redis).set("no-such-setting", "1").start();
 }
 
-/// The system watches the thread that spawns; a server must not end with the test that happened to start it.
+/// The system watches the spawning thread; a server must not end with the test that started it.
 #[test]
 fn server_outlives_the_thread_that_started_it() {
     let started = std::thread::spawn(|| Options::new(Binary::Redis).start());
@@ -117,14 +117,14 @@ fn server_outlives_the_thread_that_started_it() {
     assert_eq!(server.ask(&["PING"]).text(), "PONG");
 }
 
-/// Runs one test of this binary in a process of its own.
+/// Runs one test of this binary in its own process.
 fn run_alone(test: &str, variable: &str, value: &str) -> Child {
     let mut command = test_support::child_test(test);
     command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("this binary runs")
 }
 
-/// Not a test: what the process does that is killed in the one below.
+/// Not a test: the process that is killed in the test below.
 #[test]
 fn child_that_starts_a_server() {
     if std::env::var_os("DULY_TEST_CHILD").is_none() {
@@ -148,8 +148,8 @@ fn server_dies_with_a_killed_parent() {
 
 #[test]
 fn missing_server_fails_the_test_with_the_install_command() {
-    let case = "single::on_valkey::without_a_file_a_kill_loses_all";
+    let case = "single::on_valkey::a_kill_without_a_file_loses_all_data";
     let output = run_alone(case, "DULY_VALKEY_SERVER", "/nowhere").wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("Install it with: ./check stores"), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output_text.contains("Install it with: ./check stores"), "{output_text}");
 }

@@ -1,25 +1,26 @@
-//! Calls: who answers, with what, and in what time.
+//! Calls between nodes: recipients, replies, errors and timeouts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use duly::call::CallContext;
 use duly::store::{Notification, PeerInfo, Recipient, Store};
-use duly::{CallContext, Duly, Error, NodeId};
+use duly::{Duly, Error, NodeId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::peers::location::*;
 
-/// A node that answers `who` with its own id.
-async fn answering(location: &Location) -> (Duly, NodeId) {
+/// A node with the method `who`, which returns its id.
+async fn node_with_who(location: &Location) -> (Duly, NodeId) {
     let duly = location.open().await;
     let node = duly.node_id().expect("is one");
     duly.on_call("who", move |_: Value, _| async move { Ok::<_, Error>(node) }).await.expect("registers");
     (duly, node)
 }
 
-pub async fn call_is_answered_by_any_one_node(location: Location) {
+pub async fn call_reaches_exactly_one_node(location: Location) {
     let (nodes, caller) = ([location.open().await, location.open().await], location.open().await);
     let ids = nodes.each_ref().map(|duly| duly.node_id().expect("is one"));
     let ran = Arc::new(AtomicU32::new(0));
@@ -32,35 +33,34 @@ pub async fn call_is_answered_by_any_one_node(location: Location) {
         duly.on_call("who", who).await.expect("registers");
     }
     for _ in 0..20 {
-        let who: NodeId = in_time(caller.call("who", &()).reply()).await.expect("somebody");
+        let who: NodeId = in_time(caller.call("who", &()).reply()).await.expect("one node replies");
         assert!(ids.contains(&who));
     }
-    // Whatever else was sent to them has come by then.
+    // Messages are ordered, so any other call would have arrived before this reply.
     for id in ids {
-        in_time(caller.call("duly.ping", &()).node(id).reply::<Value>()).await.expect("answers");
+        in_time(caller.call("duly.ping", &()).node(id).reply::<Value>()).await.expect("replies");
     }
-    assert_eq!(ran.load(Ordering::SeqCst), 20, "one of them each time, not all");
+    assert_eq!(ran.load(Ordering::SeqCst), 20, "one node per call, not all");
 }
 
-/// Far more that have just died than live.
+/// Most nodes with the method have just died.
 pub async fn call_finds_the_live_node_among_dead_ones(location: Location) {
-    let (duly, node) = answering(&location).await;
+    let (duly, node) = node_with_who(&location).await;
     let store = duly.store();
     for _ in 0..40 {
-        // It is in the hall, as far as anybody knows, and does not hear.
-        let (methods, waits, places) = (vec!["who".into()], Vec::new(), Vec::new());
-        let guest = PeerInfo {
+        // It is announced but has no subscription.
+        let dead = PeerInfo {
             node: NodeId::fresh(),
-            lease: LONG,
-            methods,
-            waited_locks: waits,
-            waiters: places,
+            lease: TIMEOUT,
+            methods: vec!["who".into()],
+            waited_locks: Vec::new(),
+            waiters: Vec::new(),
             listen_only: false,
         };
-        store.announce(&guest).await.expect("attends");
+        store.announce(&dead).await.expect("announces");
     }
     for _ in 0..10 {
-        let who: NodeId = in_time(duly.call("who", &()).reply()).await.expect("one lives");
+        let who: NodeId = in_time(duly.call("who", &()).reply()).await.expect("one node is alive");
         assert_eq!(who, node);
     }
 }
@@ -68,21 +68,21 @@ pub async fn call_finds_the_live_node_among_dead_ones(location: Location) {
 pub async fn call_without_a_serving_node_fails_at_once(location: Location) {
     let duly = location.open().await;
     let began = Instant::now();
-    let refused = duly.call("nothing", &()).timeout(LONG).reply::<Value>().await.expect_err("nobody");
+    let refused = duly.call("nothing", &()).timeout(TIMEOUT).reply::<Value>().await.expect_err("no node has it");
     assert_eq!(refused.code(), "not_found");
-    let node = duly.call("who", &()).node(NodeId::fresh()).timeout(LONG).reply::<Value>().await;
+    let node = duly.call("who", &()).node(NodeId::fresh()).timeout(TIMEOUT).reply::<Value>().await;
     assert_eq!(node.expect_err("no such node").code(), "not_found");
-    let connection = duly.call("who", &()).connection("nowhere").timeout(LONG).reply::<Value>().await;
+    let connection = duly.call("who", &()).connection("nowhere").timeout(TIMEOUT).reply::<Value>().await;
     assert_eq!(connection.expect_err("no such connection").code(), "not_found");
     assert!(began.elapsed() < 5 * SECOND);
 }
 
 pub async fn call_to_all_ends_when_every_node_has_replied(location: Location) {
-    let nodes = [answering(&location).await, answering(&location).await, answering(&location).await];
+    let nodes = [node_with_who(&location).await, node_with_who(&location).await, node_with_who(&location).await];
     let began = Instant::now();
-    let replies = nodes[0].0.call("who", &()).all().timeout(LONG).replies::<NodeId>().await.expect("is sent");
+    let replies = nodes[0].0.call("who", &()).all().timeout(TIMEOUT).replies::<NodeId>().await.expect("is sent");
     let replies = in_time(replies.collect()).await;
-    assert!(began.elapsed() < LONG, "nobody waits for the time to be over");
+    assert!(began.elapsed() < TIMEOUT, "the call does not wait for its timeout");
     assert_eq!(replies.len(), location.nodes(3));
     for reply in replies {
         assert_eq!(reply.node, Some(reply.result.expect("a value")));
@@ -90,7 +90,7 @@ pub async fn call_to_all_ends_when_every_node_has_replied(location: Location) {
 }
 
 pub async fn call_by_id_reaches_that_node(location: Location) {
-    let nodes = [answering(&location).await, answering(&location).await];
+    let nodes = [node_with_who(&location).await, node_with_who(&location).await];
     for (_, node) in &nodes {
         let who: NodeId = in_time(nodes[0].0.call("who", &()).node(*node).reply()).await.expect("is there");
         assert_eq!(who, *node);
@@ -99,22 +99,24 @@ pub async fn call_by_id_reaches_that_node(location: Location) {
 
 pub async fn call_by_connection_reaches_its_node(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
-    let here = two.hold_connection("browser 7").await.expect("is held");
-    two.on_call("say", |text: String, asked: CallContext| async move { Ok::<_, Error>((text, asked.connection)) })
-        .await
-        .expect("registers");
-    let said: (String, Option<String>) =
-        in_time(one.call("say", &"hi").connection("browser 7").reply()).await.expect("is found");
-    assert_eq!(said, ("hi".to_owned(), Some("browser 7".to_owned())));
+    let held = two.hold_connection("browser 7").await.expect("is held");
+    two.on_call("echo_connection", |text: String, context: CallContext| async move {
+        Ok::<_, Error>((text, context.connection))
+    })
+    .await
+    .expect("registers");
+    let reply: (String, Option<String>) =
+        in_time(one.call("echo_connection", &"hi").connection("browser 7").reply()).await.expect("is found");
+    assert_eq!(reply, ("hi".to_owned(), Some("browser 7".to_owned())));
     assert_eq!(two.hold_connection("browser 7").await.expect_err("once is enough").code(), "conflict");
-    drop(here);
+    drop(held);
     until("the connection is gone", async || {
-        one.call("say", &"hi").connection("browser 7").reply::<Value>().await.is_err()
+        one.call("echo_connection", &"hi").connection("browser 7").reply::<Value>().await.is_err()
     })
     .await;
 }
 
-/// What is said of it last counts, however fast it comes and goes.
+/// The last change counts, however fast a connection is dropped and held again.
 pub async fn connection_held_again_is_found(location: Location) {
     let duly = location.open().await;
     let (store, node) = (duly.store(), duly.node_id().expect("is one"));
@@ -122,12 +124,12 @@ pub async fn connection_held_again_is_found(location: Location) {
         let held = duly.hold_connection("browser 7").await.expect("is free");
         drop(held);
         let again = duly.hold_connection("browser 7").await.expect("is free again");
-        // Whatever the drop does in the background has come by then.
-        in_time(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("answers");
-        assert_eq!(store.connection_holder("browser 7").await.expect("looks"), Some(node));
+        // The background work of the drop is done before this reply.
+        in_time(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("replies");
+        assert_eq!(store.connection_holder("browser 7").await.expect("reads"), Some(node));
         drop(again);
     }
-    until("the connection is removed", async || store.connection_holder("browser 7").await.expect("looks").is_none())
+    until("the connection is removed", async || store.connection_holder("browser 7").await.expect("reads").is_none())
         .await;
 }
 
@@ -151,7 +153,7 @@ pub async fn args_and_replies_keep_types_and_order(location: Location) {
 }
 
 pub async fn failing_missing_and_panicking_methods_return_errors_at_once(location: Location) {
-    let (duly, node) = answering(&location).await;
+    let (duly, node) = node_with_who(&location).await;
     duly.on_call("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
     duly.on_call("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
         .await
@@ -159,7 +161,7 @@ pub async fn failing_missing_and_panicking_methods_return_errors_at_once(locatio
     duly.on_call("number", |n: u8, _| async move { Ok::<_, Error>(n) }).await.expect("registers");
     let caller = location.open().await;
     let began = Instant::now();
-    let call = |method: &str| caller.call(method, &json!({})).node(node).timeout(LONG).reply::<Value>();
+    let call = |method: &str| caller.call(method, &json!({})).node(node).timeout(TIMEOUT).reply::<Value>();
     let failed = call("fail").await.expect_err("fails");
     assert!(matches!(&failed, Error::Remote { reason, .. } if reason == "out of ink"), "{failed}");
     let panicked = call("panic").await.expect_err("panics");
@@ -189,30 +191,30 @@ pub async fn slow_method_times_out(location: Location) {
     assert_eq!(in_time(duly.call("slow", &1).reply::<u64>()).await.expect("goes on"), 1);
 }
 
-/// A node whose replies go out when the test says so.
-struct Mute {
+/// A peer that replies only when the test calls `send`.
+struct ManualPeer {
     store: Arc<dyn Store>,
     node: NodeId,
-    hears: tokio::sync::mpsc::Receiver<Notification>,
+    inbox: tokio::sync::mpsc::Receiver<Notification>,
 }
 
-impl Mute {
-    async fn in_hall(store: Arc<dyn Store>) -> Self {
+impl ManualPeer {
+    async fn announce(store: Arc<dyn Store>) -> Self {
         let node = NodeId::fresh();
-        let hears = store.subscribe_messages(node, true).await.expect("hears");
-        let (methods, waits, places) = (vec!["slow".into()], Vec::new(), Vec::new());
-        let guest = PeerInfo { node, lease: LONG, methods, waited_locks: waits, waiters: places, listen_only: false };
-        store.announce(&guest).await.expect("attends");
-        Mute { store, node, hears }
+        let inbox = store.subscribe_messages(node, true).await.expect("subscribes");
+        let (methods, waited_locks, waiters) = (vec!["slow".into()], Vec::new(), Vec::new());
+        let info = PeerInfo { node, lease: TIMEOUT, methods, waited_locks, waiters, listen_only: false };
+        store.announce(&info).await.expect("announces");
+        ManualPeer { store, node, inbox }
     }
 
-    /// What it would say to the next call that it hears.
+    /// Receives the next call. Returns the caller and the reply, which is not sent yet.
     async fn reply(&mut self) -> (NodeId, Vec<u8>) {
-        const HEAD_BYTES: usize = 1 + 8 + 32;
-        let Some(Notification::Message(frame)) = in_time(self.hears.recv()).await else { panic!("a call") };
-        let (head, body) = frame.split_at(HEAD_BYTES);
+        const HEADER_BYTES: usize = 1 + 8 + 32;
+        let Some(Notification::Message(frame)) = in_time(self.inbox.recv()).await else { panic!("a call") };
+        let (head, body) = frame.split_at(HEADER_BYTES);
         let call: Value = serde_json::from_slice(body).expect("JSON");
-        let reply = json!({"id": call["id"], "from": self.node, "to": call["from"], "says": {"value": 1}});
+        let reply = json!({"id": call["id"], "from": self.node, "to": call["from"], "body": {"value": 1}});
         let caller = call["from"].as_str().expect("a node").parse().expect("an id");
         (caller, [head, reply.to_string().as_bytes()].concat())
     }
@@ -223,41 +225,41 @@ impl Mute {
 }
 
 pub async fn late_and_duplicate_replies_are_dropped_and_counted(location: Location) {
-    let (duly, mut mute) = (location.open().await, Mute::in_hall(location.open().await.store()).await);
+    let (duly, mut peer) = (location.open().await, ManualPeer::announce(location.open().await.store()).await);
     let node = duly.node_id().expect("is one");
     let counts = async || {
-        let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
-        ["late_replies", "doubled_replies"].map(|of| stats["calls"][of].as_u64().expect("a count"))
+        let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("replies");
+        ["late_replies", "duplicate_replies"].map(|name| stats["calls"][name].as_u64().expect("a count"))
     };
     assert_eq!(counts().await, [0, 0]);
-    let timed_out = duly.call("slow", &()).node(mute.node).timeout(200 * MS).reply::<u64>().await;
+    let timed_out = duly.call("slow", &()).node(peer.node).timeout(200 * MS).reply::<u64>().await;
     assert_eq!(timed_out.expect_err("no reply").code(), "timeout");
-    let late = mute.reply().await;
-    mute.send(&late).await;
+    let late = peer.reply().await;
+    peer.send(&late).await;
     until("the late reply is counted", async || counts().await == [1, 0]).await;
 
-    let mut replies = duly.call("slow", &()).all().timeout(LONG).replies::<u64>().await.expect("is sent");
-    let reply = mute.reply().await;
+    let mut replies = duly.call("slow", &()).all().timeout(TIMEOUT).replies::<u64>().await.expect("is sent");
+    let reply = peer.reply().await;
     for _ in 0..2 {
-        mute.send(&reply).await;
+        peer.send(&reply).await;
     }
     until("the second reply is counted", async || counts().await == [1, 1]).await;
     let mut values = Vec::new();
     while let Some(reply) = in_time(replies.next()).await {
         values.extend(reply.result.ok().map(|value| (reply.node, value)));
     }
-    assert_eq!(values, [(Some(mute.node), 1)], "once");
+    assert_eq!(values, [(Some(peer.node), 1)], "once");
     drop(replies);
-    mute.send(&reply).await;
+    peer.send(&reply).await;
     until("the next late reply is counted", async || counts().await == [2, 1]).await;
 }
 
-pub async fn call_with_forget_does_not_wait(location: Location) {
+pub async fn send_does_not_wait_for_replies(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
-    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
     for duly in [&one, &two] {
         let sender = sender.clone();
-        duly.on_call("note", move |n: u32, _| {
+        duly.on_call("count", move |n: u32, _| {
             let sent = sender.send(n).is_ok();
             async move { Ok::<_, Error>(sent) }
         })
@@ -265,9 +267,9 @@ pub async fn call_with_forget_does_not_wait(location: Location) {
         .expect("registers");
     }
     let nodes = location.nodes(2);
-    assert_eq!(one.call("note", &7).all().send().await.expect("is sent"), nodes as u64);
+    assert_eq!(one.call("count", &7).all().send().await.expect("is sent"), nodes as u64);
     for _ in 0..nodes {
-        assert_eq!(in_time(heard.recv()).await, Some(7));
+        assert_eq!(in_time(received.recv()).await, Some(7));
     }
 }
 
@@ -275,7 +277,7 @@ pub async fn reply_in_the_same_tick_is_not_missed(location: Location) {
     let duly = location.open().await;
     duly.on_call("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
     for n in 0..300 {
-        let back: u32 = in_time(duly.call("echo", &n).reply()).await.expect("is heard");
+        let back: u32 = in_time(duly.call("echo", &n).reply()).await.expect("replies");
         assert_eq!(back, n);
     }
 }
@@ -283,58 +285,58 @@ pub async fn reply_in_the_same_tick_is_not_missed(location: Location) {
 pub async fn busy_method_returns_busy(location: Location) {
     let duly = location.open().await;
     let (sender, mut begun) = tokio::sync::mpsc::unbounded_channel();
-    let gate = Arc::new(tokio::sync::Notify::new());
-    let open = gate.clone();
+    let release = Arc::new(tokio::sync::Notify::new());
+    let notify = release.clone();
     let slow = move |_: Value, _: CallContext| {
-        let (gate, _) = (gate.clone(), sender.send(()));
+        let (release, _) = (release.clone(), sender.send(()));
         async move {
-            gate.notified().await;
+            release.notified().await;
             Ok::<_, Error>(())
         }
     };
     duly.on_call("slow", slow).concurrency(1).await.expect("registers");
-    let first = tokio::spawn(duly.call("slow", &()).timeout(LONG).reply::<()>());
+    let first = tokio::spawn(duly.call("slow", &()).timeout(TIMEOUT).reply::<()>());
     in_time(begun.recv()).await.expect("has begun");
-    let refused = in_time(duly.call("slow", &()).timeout(LONG).reply::<()>()).await.expect_err("is busy");
+    let refused = in_time(duly.call("slow", &()).timeout(TIMEOUT).reply::<()>()).await.expect_err("is busy");
     assert!(matches!(&refused, Error::Remote { reason, .. } if reason.starts_with("busy")), "{refused}");
-    open.notify_one();
+    notify.notify_one();
     in_time(first).await.expect("no panic").expect("ends well");
 }
 
 pub async fn method_limits_rate_and_size(location: Location) {
     let duly = location.open().await;
     let ok = |_: Value, _: CallContext| async { Ok::<_, Error>(()) };
-    duly.on_call("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
+    duly.on_call("limited", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
     duly.on_call("small", ok).args_bytes_max(10).await.expect("registers");
     let call = |method: &str, args: &str| duly.call(method, &args).reply::<()>();
     for _ in 0..2 {
-        in_time(call("seldom", "")).await.expect("may run");
+        in_time(call("limited", "")).await.expect("is within the rate");
     }
-    assert_eq!(in_time(call("seldom", "")).await.expect_err("too often").code(), "remote");
+    assert_eq!(in_time(call("limited", "")).await.expect_err("too often").code(), "remote");
     in_time(call("small", "12345678")).await.expect("fits");
     assert_eq!(in_time(call("small", "123456789")).await.expect_err("is too long").code(), "remote");
     assert_eq!(duly.on_call("none", ok).concurrency(0).await.expect_err("is useless").code(), "invalid");
 }
 
 pub async fn only_registered_methods_run(location: Location) {
-    let (duly, node) = answering(&location).await;
+    let (duly, node) = node_with_who(&location).await;
     for method in ["constructor", "__proto__", "toString", "who.who", "duly.", "duly.nothing", "std::process::exit"] {
         let refused = duly.call(method, &()).node(node).reply::<Value>().await.expect_err("is none");
         assert_eq!(refused.code(), "not_found", "{method}");
     }
     assert_eq!(duly.call("a b", &()).reply::<Value>().await.expect_err("no name").code(), "invalid");
-    let own = duly.on_call("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
-    assert_eq!(own.expect_err("is duly's own").code(), "invalid");
+    let reserved = duly.on_call("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
+    assert_eq!(reserved.expect_err("is reserved").code(), "invalid");
     assert!(duly.remove_call("who").await.expect("stops"));
     assert_eq!(duly.call("who", &()).node(node).reply::<Value>().await.expect_err("no more").code(), "not_found");
-    assert!(!duly.remove_call("who").await.expect("answers"));
+    assert!(!duly.remove_call("who").await.expect("replies"));
 }
 
-pub async fn every_node_answers_ping_and_stats(location: Location) {
-    let (duly, node) = answering(&location).await;
-    let ping: Value = in_time(duly.call("duly.ping", &()).node(node).reply()).await.expect("answers");
+pub async fn every_node_replies_to_ping_and_stats(location: Location) {
+    let (duly, node) = node_with_who(&location).await;
+    let ping: Value = in_time(duly.call("duly.ping", &()).node(node).reply()).await.expect("replies");
     assert_eq!(ping["node"], json!(node));
-    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("replies");
     assert_eq!(stats["methods"], json!(["who"]));
     assert_eq!(stats["pid"], json!(std::process::id()));
 }
@@ -342,9 +344,9 @@ pub async fn every_node_answers_ping_and_stats(location: Location) {
 pub async fn message_too_long_is_rejected(location: Location) {
     let duly = location.open().await;
     duly.on_call("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
-    let args = "x".repeat(duly::MESSAGE_BYTES_MAX);
+    let args = "x".repeat(duly::bounds::MESSAGE_BYTES_MAX);
     assert_eq!(duly.call("long", &args).reply::<Value>().await.expect_err("too long").code(), "invalid");
-    let reply = in_time(duly.call("long", &duly::MESSAGE_BYTES_MAX).reply::<String>()).await;
+    let reply = in_time(duly.call("long", &duly::bounds::MESSAGE_BYTES_MAX).reply::<String>()).await;
     assert_eq!(reply.expect_err("the reply is too long").code(), "remote");
     let most: String = in_time(duly.call("long", &(200 * 1024)).reply()).await.expect("fits");
     assert_eq!(most.len(), 200 * 1024);
@@ -354,14 +356,14 @@ pub async fn message_without_the_cluster_key_is_rejected(location: Location) {
     if location.is_memory() {
         return;
     }
-    let key = "a secret that all nodes share, and nobody else";
+    let key = "a secret that only the nodes share";
     let open = async |keys: &[&str]| {
         let builder = keys.iter().fold(location.builder(), |builder, key| builder.cluster_key(*key));
         builder.open().await.expect("opens")
     };
-    let next = "the next of those secrets, in its time";
-    // As keys are rotated: all check by the next one before any signs with it.
-    let (inside, between, rotated, stranger) =
+    let next = "the next secret after a rotation";
+    // During a rotation, all nodes accept the next key before any node signs with it.
+    let (inside, between, rotated, outsider) =
         (open(&[key]).await, open(&[key, next]).await, open(&[next, key]).await, open(&[]).await);
     let ran = Arc::new(AtomicU32::new(0));
     for duly in [&inside, &between, &rotated] {
@@ -374,26 +376,26 @@ pub async fn message_without_the_cluster_key_is_rejected(location: Location) {
     }
     for duly in [&inside, &between, &rotated] {
         let node = duly.node_id().expect("is one");
-        let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
-        assert_eq!(refused.expect_err("is not heard").code(), "timeout");
+        let refused = outsider.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+        assert_eq!(refused.expect_err("is dropped").code(), "timeout");
     }
     assert_eq!(ran.load(Ordering::SeqCst), 0);
     for (from, to) in
         [(&inside, &inside), (&inside, &between), (&between, &inside), (&between, &rotated), (&rotated, &between)]
     {
         let node = to.node_id().expect("is one");
-        in_time(from.call("run", &()).node(node).timeout(LONG).reply::<()>()).await.expect("is one of us");
+        in_time(from.call("run", &()).node(node).timeout(TIMEOUT).reply::<()>()).await.expect("has the key");
     }
     assert_eq!(ran.load(Ordering::SeqCst), 5);
     let node = inside.node_id().expect("is one");
-    let unknown = rotated.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
-    assert_eq!(unknown.expect_err("it does not know the next key yet").code(), "timeout");
+    let dropped = rotated.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+    assert_eq!(dropped.expect_err("it does not have the next key yet").code(), "timeout");
     assert_eq!(ran.load(Ordering::SeqCst), 5);
     assert_eq!(location.builder().cluster_key("short").open().await.expect_err("too short").code(), "invalid");
 }
 
 pub async fn flood_of_malformed_messages_does_no_harm(location: Location) {
-    let (duly, node) = answering(&location).await;
+    let (duly, node) = node_with_who(&location).await;
     let store = duly.store();
     for n in 0..2_000u32 {
         let frame: Vec<u8> = match n % 4 {
@@ -404,15 +406,15 @@ pub async fn flood_of_malformed_messages_does_no_harm(location: Location) {
         };
         store.send(Recipient::Node(node), &frame).await.expect("is sent");
     }
-    until("the node answers", async || {
+    until("the node replies", async || {
         duly.call("who", &()).node(node).timeout(SECOND).reply::<NodeId>().await.is_ok_and(|who| who == node)
     })
     .await;
-    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("replies");
     assert!(stats["calls"]["malformed"].as_u64().expect("a count") > 0, "{stats}");
 }
 
-/// What does not yield cannot be ended: it takes its room until it ends by itself.
+/// A method that never yields cannot be aborted: it occupies its slot until it returns.
 pub async fn abandoned_call_keeps_its_slot_while_it_runs(location: Location) {
     let (duly, caller) = (location.open().await, location.open().await);
     let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -420,23 +422,23 @@ pub async fn abandoned_call_keeps_its_slot_while_it_runs(location: Location) {
     let block = move |_: Value, _: CallContext| {
         let wait = wait.clone();
         async move {
-            let _ = tokio::task::block_in_place(|| wait.lock().expect("nobody panics").recv_timeout(LONG));
+            let _ = tokio::task::block_in_place(|| wait.lock().expect("not poisoned").recv_timeout(TIMEOUT));
             Ok::<_, Error>(())
         }
     };
     duly.on_call("block", block).concurrency(1).await.expect("registers");
     let call = |timeout| caller.call("block", &()).timeout(timeout).reply::<()>();
     assert_eq!(call(100 * MS).await.expect_err("blocks").code(), "timeout");
-    let busy = in_time(call(LONG)).await.expect_err("the first still runs");
+    let busy = in_time(call(TIMEOUT)).await.expect_err("the first still runs");
     assert!(matches!(&busy, Error::Remote { reason, .. } if reason.starts_with("busy")), "{busy}");
     drop(go);
-    until("the method has room again", async || call(LONG).await.is_ok()).await;
+    until("the method has a free slot", async || call(TIMEOUT).await.is_ok()).await;
 }
 
-/// The store may not have been told that it is gone.
+/// The store may still list a connection that its node has dropped.
 pub async fn dropped_connection_is_not_found(location: Location) {
-    let (duly, node) = answering(&location).await;
-    duly.store().set_connections(node, &["ghost".to_owned()], &[]).await.expect("tells");
+    let (duly, node) = node_with_who(&location).await;
+    duly.store().set_connections(node, &["ghost".to_owned()], &[]).await.expect("reads");
     let error = in_time(duly.call("who", &()).connection("ghost").reply::<Value>()).await.expect_err("is gone");
     assert_eq!(error.code(), "not_found");
     assert!(error.to_string().contains("ghost"), "{error}");

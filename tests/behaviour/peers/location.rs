@@ -1,4 +1,4 @@
-//! A place that several handles open, each as if it were a process of its own.
+//! The location of a store that several handles open, each like a process of its own.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -10,14 +10,14 @@ use duly::{Builder, Duly};
 pub use test_support::{in_time, until};
 
 /// Far longer than anything here takes; a test that waits this long has failed.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Where a test's store is.
+/// The location of a test's store.
 pub struct Location {
     url: String,
-    /// A store in memory has one handle only, which all share.
+    /// A store in memory has a single handle, shared by all callers of `open`.
     shared: Option<tokio::sync::OnceCell<Duly>>,
     _dir: Option<test_support::TempDir>,
 }
@@ -33,7 +33,7 @@ impl Location {
         Location { url, shared: None, _dir: Some(dir) }
     }
 
-    /// On a server that others use too: under a prefix of its own.
+    /// A store on a shared server, under its own prefix.
     #[cfg(feature = "redis")]
     pub fn on(server: String) -> Self {
         Location { url: format!("{server}?prefix={}", JobId::fresh()), shared: None, _dir: None }
@@ -43,7 +43,7 @@ impl Location {
         self.shared.is_some()
     }
 
-    /// On a server that is neither of a cluster nor watched by Sentinels.
+    /// Returns whether the store is on a single server, without Cluster or Sentinel.
     pub fn is_one_server(&self) -> bool {
         self.url.starts_with("redis://")
     }
@@ -52,7 +52,7 @@ impl Location {
         Duly::builder(self.url.clone())
     }
 
-    /// A handle of its own, where there can be several; in memory the only one.
+    /// Opens a new handle; in memory, returns the only one.
     pub async fn open(&self) -> Duly {
         match &self.shared {
             Some(one) => one.get_or_init(async || self.builder().open().await.expect("opens")).await.clone(),
@@ -60,15 +60,15 @@ impl Location {
         }
     }
 
-    /// How many nodes the handles of `n` calls of `open` are.
+    /// Returns how many nodes `n` calls of `open` create.
     pub fn nodes(&self, n: usize) -> usize {
         if self.is_memory() { 1 } else { n }
     }
 }
 
-/// Its output, if it is ready at the first look.
-pub async fn poll_once<T>(work: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
-    let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *work).poll(cx))).await;
+/// Polls a future once. Returns its output if it is ready.
+pub async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await;
     match polled {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,

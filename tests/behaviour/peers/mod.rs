@@ -1,4 +1,4 @@
-//! Locks and calls as programs use them, on every store, by the real clock.
+//! Locks, calls and control of workers, on every store, with the real clock.
 
 mod calls;
 mod location;
@@ -59,10 +59,10 @@ on_every_store! {
         acquire_polled_once_does_not_block_other_locks
         thousand_waiters_acquire_one_after_the_other
         at_most_n_guards_hold_a_lock_with_n_slots
-        checked_returns_the_holder
+        holder_returns_the_current_holder
         invalid_input_is_rejected_and_acquires_nothing;
     calls:
-        call_is_answered_by_any_one_node
+        call_reaches_exactly_one_node
         call_finds_the_live_node_among_dead_ones
         call_without_a_serving_node_fails_at_once
         call_to_all_ends_when_every_node_has_replied
@@ -74,13 +74,13 @@ on_every_store! {
         failing_missing_and_panicking_methods_return_errors_at_once
         slow_method_times_out
         late_and_duplicate_replies_are_dropped_and_counted
-        call_with_forget_does_not_wait
+        send_does_not_wait_for_replies
         reply_in_the_same_tick_is_not_missed
         busy_method_returns_busy
         abandoned_call_keeps_its_slot_while_it_runs
         method_limits_rate_and_size
         only_registered_methods_run
-        every_node_answers_ping_and_stats
+        every_node_replies_to_ping_and_stats
         message_too_long_is_rejected
         message_without_the_cluster_key_is_rejected
         flood_of_malformed_messages_does_no_harm;

@@ -1,4 +1,4 @@
-//! Moving everything from one store to another, between every two kinds of stores: as it was, and once, whatever is killed.
+//! Transfers between every two kinds of stores: every job arrives unchanged and exactly once, even after kills.
 
 mod arrivals;
 mod cron_rules;
@@ -19,11 +19,11 @@ macro_rules! transfers {
     };
     (@pair $attribute:meta, $pair:ident $from:ident $to:ident $($chapter:ident: $($case:ident)*;)*) => {
         mod $pair {
-            use crate::transfer::stores::{Kind, Pair};
+            use crate::transfer::stores::{StoreKind, StorePair};
             $($(
                 #[tokio::test(flavor = "multi_thread")]
                 #[$attribute]
-                async fn $case() { crate::transfer::$chapter::$case(Pair::new(Kind::$from, Kind::$to)).await }
+                async fn $case() { crate::transfer::$chapter::$case(StorePair::new(StoreKind::$from, StoreKind::$to)).await }
             )*)*
         }
     };
@@ -43,13 +43,13 @@ transfers! {
         job_with_taken_key_arrives_dead
         transfer_there_and_back_keeps_everything;
     killed:
-        transfer_killed_at_every_step_continues
+        transfer_killed_at_every_operation_continues
         transfer_killed_twice_continues
-        transfer_killed_at_every_step_can_be_reversed
+        transfer_killed_at_every_operation_can_be_reversed
         two_concurrent_transfers_move_each_job_once;
     cron_rules:
         rules_arrive_with_their_ticks
-        rules_exist_once_after_a_kill_at_every_step
+        rules_exist_once_after_a_kill_at_every_operation
         existing_rule_takes_over_a_pending_tick;
     errors:
         transfer_to_the_same_store_is_rejected

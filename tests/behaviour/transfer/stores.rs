@@ -1,16 +1,18 @@
-//! Two stores, what is in them, and who runs what has arrived.
+//! Two stores, their jobs, and a node that the test controls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use duly::job::HeldJob;
+use duly::store::Node;
 use duly::store::{AttemptEnd, Claim};
-use duly::{Duly, Filter, HeldJob, JobId, JobRecord, Node, Outcome, Priority, Push, PushResult, State};
+use duly::{Duly, Filter, JobId, JobRecord, Outcome, Priority, Push, PushResult, State};
 
-pub const FAR: Duration = Duration::from_secs(1_000_000);
+pub const FAR_FUTURE: Duration = Duration::from_secs(1_000_000);
 pub const KEEP: Duration = Duration::from_secs(3_600);
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum StoreKind {
     File,
     #[cfg(feature = "redis")]
     Redis,
@@ -18,35 +20,41 @@ pub enum Kind {
     Cluster,
 }
 
-/// Where two stores are that nobody else uses. Gone ids are forgotten as soon as they may be:
-/// what is done once must not be kept from being done twice by memory alone.
-pub struct Pair {
-    kinds: [Kind; 2],
+/// The locations of two stores that no other test uses. Removed ids are forgotten as soon as possible,
+/// so that remembered ids cannot hide a second arrival.
+pub struct StorePair {
+    kinds: [StoreKind; 2],
     dir: test_support::TempDir,
 }
 
-impl Pair {
-    pub fn new(from: Kind, to: Kind) -> Self {
-        Pair { kinds: [from, to], dir: test_support::temp_dir() }
+impl StorePair {
+    pub fn new(from: StoreKind, to: StoreKind) -> Self {
+        StorePair { kinds: [from, to], dir: test_support::temp_dir() }
     }
 
-    /// Two stores with nothing in them.
+    /// Opens two empty stores.
     pub async fn open(&self) -> (Duly, Duly) {
         (self.open_one(0).await, self.open_one(1).await)
     }
 
-    pub async fn open_one(&self, which: usize) -> Duly {
-        open(&self.url(which)).await
+    pub async fn open_one(&self, index: usize) -> Duly {
+        open(&self.url(index)).await
     }
 
-    pub fn url(&self, which: usize) -> String {
+    pub fn url(&self, index: usize) -> String {
         let name = JobId::fresh();
-        match self.kinds[which] {
-            Kind::File => format!("{}/{name}.db?durability=second&remember=0&lease=600ms", self.dir.path().display()),
+        match self.kinds[index] {
+            StoreKind::File => {
+                format!("{}/{name}.db?durability=second&remember=0&lease=600ms", self.dir.path().display())
+            }
             #[cfg(feature = "redis")]
-            Kind::Redis => format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::redis().url()),
+            StoreKind::Redis => {
+                format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::redis().url())
+            }
             #[cfg(feature = "redis")]
-            Kind::Cluster => format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::cluster().url()),
+            StoreKind::Cluster => {
+                format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::cluster().url())
+            }
         }
     }
 }
@@ -55,12 +63,12 @@ pub async fn open(url: &str) -> Duly {
     Duly::open(url).await.expect("opens")
 }
 
-/// A job that is told apart by its kind; forgotten once it is done.
+/// A job that tests recognise by its kind. It is forgotten when it is done.
 pub fn job(kind: &str) -> Push {
     Push::new(kind, format!("{{\"kind\":\"{kind}\"}}")).keep(Duration::ZERO)
 }
 
-/// Everything in a store, whole, in the order of lists.
+/// Returns all jobs of a store with details, in list order.
 pub async fn all(duly: &Duly) -> Vec<JobRecord> {
     let mut all = Vec::new();
     for state in State::ALL {
@@ -78,7 +86,7 @@ pub async fn all(duly: &Duly) -> Vec<JobRecord> {
     all
 }
 
-/// The same by queue and id.
+/// Returns the jobs by queue and id.
 pub fn by_id(jobs: Vec<JobRecord>) -> BTreeMap<(String, JobId), JobRecord> {
     let count = jobs.len();
     let map: BTreeMap<_, _> = jobs.into_iter().map(|r| ((r.job.queue.clone(), r.job.id), r)).collect();
@@ -86,7 +94,7 @@ pub fn by_id(jobs: Vec<JobRecord>) -> BTreeMap<(String, JobId), JobRecord> {
     map
 }
 
-/// Jobs of every state and priority, with and without trouble. Answers their ids.
+/// Pushes jobs of every state and priority, with and without failures. Returns their ids.
 pub async fn fill(duly: &Duly, queue: &str, each: usize) -> Vec<JobId> {
     let pushes = |kind: &'static str, change: fn(Push) -> Push| {
         (0..each).map(move |n| change(job(kind).queue(queue).priority(Priority::ALL[n % 4])))
@@ -94,44 +102,44 @@ pub async fn fill(duly: &Duly, queue: &str, each: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     let mut add = |pushed: Vec<PushResult>| ids.extend(pushed.iter().map(PushResult::id));
     add(duly.push_all(pushes("ended", |push| push.keep(KEEP))).await.expect("pushes"));
-    add(duly.push_all(pushes("troubled", |push| push)).await.expect("pushes"));
-    let hand = Hand::join(duly, queue).await;
-    for (n, held) in hand.claim(2 * each).await.iter().enumerate() {
+    add(duly.push_all(pushes("failed", |push| push)).await.expect("pushes"));
+    let worker = ManualNode::join(duly, queue).await;
+    for (n, held) in worker.claim(2 * each).await.iter().enumerate() {
         let outcome = match n % 4 {
-            _ if held.job.kind == "troubled" && n % 2 == 0 => Outcome::retry(Duration::ZERO, format!("oh {n}")),
-            _ if held.job.kind == "troubled" => Outcome::retry(FAR, format!("later {n}")),
+            _ if held.job.kind == "failed" && n % 2 == 0 => Outcome::retry(Duration::ZERO, format!("oh {n}")),
+            _ if held.job.kind == "failed" => Outcome::retry(FAR_FUTURE, format!("later {n}")),
             0 | 1 => Outcome::bury(format!("no {n}")),
             _ => Outcome::Ack,
         };
-        hand.settle(held, outcome).await;
+        worker.settle(held, outcome).await;
     }
-    hand.leave().await;
+    worker.leave().await;
     add(duly.push_all(pushes("ready", |push| push)).await.expect("pushes"));
-    add(duly.push_all(pushes("scheduled", |push| push.after(FAR))).await.expect("pushes"));
+    add(duly.push_all(pushes("scheduled", |push| push.after(FAR_FUTURE))).await.expect("pushes"));
     ids
 }
 
-/// A node that does as it is told.
-pub struct Hand {
+/// A node that claims and settles only when the test calls it.
+pub struct ManualNode {
     duly: Duly,
     queue: String,
     pub node: Node,
 }
 
-impl Hand {
+impl ManualNode {
     pub async fn join(duly: &Duly, queue: &str) -> Self {
         let node = Node::fresh(vec![queue.to_owned()]);
-        duly.store().heartbeat(&node).await.expect("beats");
-        Hand { duly: duly.clone(), queue: queue.to_owned(), node }
+        duly.store().heartbeat(&node).await.expect("sends a heartbeat");
+        ManualNode { duly: duly.clone(), queue: queue.to_owned(), node }
     }
 
     pub async fn claim(&self, max: usize) -> Vec<HeldJob> {
         let claim = || Claim { queue: self.queue.clone(), max: 500, resync: false, suspect: None, kinds: None };
         let mut held = Vec::new();
         while held.len() < max {
-            let claimed = self.duly.store().claim(self.node.id, claim()).await.expect("claims");
-            held.extend(claimed.jobs);
-            if !claimed.has_more {
+            let reply = self.duly.store().claim(self.node.id, claim()).await.expect("claims");
+            held.extend(reply.jobs);
+            if !reply.has_more {
                 break;
             }
         }
@@ -144,20 +152,20 @@ impl Hand {
         assert!(lost.is_empty());
     }
 
-    /// Does all that is ready, and has the store forget it. Answers what it was.
-    pub async fn work_off(&self) -> Vec<JobId> {
+    /// Acks all ready jobs and makes the store forget them. Returns their ids.
+    pub async fn run_ready_jobs(&self) -> Vec<JobId> {
         let mut done = Vec::new();
         loop {
-            let some = self.claim(1_000).await;
-            if some.is_empty() {
+            let held = self.claim(1_000).await;
+            if held.is_empty() {
                 break;
             }
-            let ends = some.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, Duration::ZERO));
-            for ends in ends.collect::<Vec<_>>().chunks(500) {
-                let lost = self.duly.store().settle(self.node.id, ends.to_vec()).await.expect("settles");
+            let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, Duration::ZERO));
+            for batch in ends.collect::<Vec<_>>().chunks(500) {
+                let lost = self.duly.store().settle(self.node.id, batch.to_vec()).await.expect("settles");
                 assert!(lost.is_empty());
             }
-            done.extend(some.iter().map(|held| held.job.id));
+            done.extend(held.iter().map(|held| held.job.id));
         }
         for _ in 0..2 {
             self.duly.store().prune(&self.queue, 100_000).await.expect("prunes");
@@ -170,9 +178,9 @@ impl Hand {
     }
 }
 
-/// Fails unless these are those, each once.
+/// Fails unless both lists have the same ids, each once.
 #[track_caller]
-pub fn each_once(found: impl IntoIterator<Item = JobId>, expected: &[JobId]) {
+pub fn assert_each_once(found: impl IntoIterator<Item = JobId>, expected: &[JobId]) {
     let (mut found, mut expected): (Vec<_>, Vec<_>) = (found.into_iter().collect(), expected.to_vec());
     found.sort();
     expected.sort();
@@ -182,8 +190,8 @@ pub fn each_once(found: impl IntoIterator<Item = JobId>, expected: &[JobId]) {
     assert_eq!(found.len(), expected.len(), "no others");
 }
 
-/// Nothing is left in a store that everything has left.
-pub async fn is_left(duly: &Duly) {
+/// Fails unless the store is empty and not moving.
+pub async fn assert_empty(duly: &Duly) {
     assert_eq!(all(duly).await, []);
     let counts = duly.counts().await.expect("counts");
     assert!(counts.iter().all(|count| count.moving.is_none()), "{counts:?}");

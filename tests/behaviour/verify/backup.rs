@@ -1,38 +1,39 @@
-//! Backups: whole, never over another file, and good to go on with.
+//! Backups: complete, never overwriting a file, and usable as a store.
 
 use duly::{Ctx, Duly, Push, State};
 
 use crate::verify::{populate, states};
 
-async fn backed_up(url: &str) {
+async fn assert_backup_is_complete(url: &str) {
     let populated = populate(url).await;
     let dir = test_support::temp_dir();
     let file = dir.path().join("copy.db");
     populated.duly.backup(&file).await.expect("backs up");
-    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("readable").map(|entry| entry.expect("readable")).collect();
-    assert_eq!(left.len(), 1, "nothing but the backup: {left:?}");
+    let files: Vec<_> =
+        std::fs::read_dir(dir.path()).expect("readable").map(|entry| entry.expect("readable")).collect();
+    assert_eq!(files.len(), 1, "only the backup: {files:?}");
 
     let refused = populated.duly.backup(&file).await.expect_err("it is there already");
     assert_eq!(refused.code(), "conflict");
 
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
-    let verified = copy.verify().await.expect("verifies");
-    assert_eq!((verified.jobs, verified.violations), (8, Vec::new()));
+    let report = copy.verify().await.expect("verifies");
+    assert_eq!((report.jobs, report.violations), (8, Vec::new()));
     for id in &populated.ids {
-        let (there, here) = (populated.duly.get(*id).await.expect("looks"), copy.get(*id).await.expect("looks"));
-        assert_eq!(there.map(|r| (r.job, r.state)), here.map(|r| (r.job, r.state)), "as it was");
+        let (original, copied) = (populated.duly.get(*id).await.expect("reads"), copy.get(*id).await.expect("reads"));
+        assert_eq!(original.map(|r| (r.job, r.state)), copied.map(|r| (r.job, r.state)), "unchanged");
     }
     assert_eq!(copy.crons().await.expect("lists"), populated.duly.crons().await.expect("lists"), "and all rules");
-    // What was running runs again.
-    let tally = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
-    assert_eq!((tally.acked, tally.lost), (4, 0), "three were ready, one was running");
+    // The running job runs again.
+    let summary = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
+    assert_eq!((summary.acked, summary.lost), (4, 0), "three were ready, one was running");
     assert_eq!(states(&copy).await.iter().find(|(state, _)| *state == State::Running), Some(&(State::Running, 0)));
 }
 
 #[tokio::test]
 async fn file_backup_is_complete() {
     let dir = test_support::temp_dir();
-    backed_up(dir.path().join("duly.db").to_str().expect("a plain path")).await;
+    assert_backup_is_complete(dir.path().join("duly.db").to_str().expect("a plain path")).await;
 }
 
 #[cfg(feature = "redis")]
@@ -40,7 +41,7 @@ async fn file_backup_is_complete() {
 #[ignore = "needs servers: ./check stores"]
 async fn server_backup_is_complete() {
     let url = test_support::servers::redis().url();
-    backed_up(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
+    assert_backup_is_complete(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
 }
 
 #[cfg(feature = "redis")]
@@ -52,17 +53,17 @@ async fn server_backup_keeps_order_and_pauses() {
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
     duly.pause_queue("default").await.expect("pauses");
-    let limit = duly::Capacity { jobs: Some(9_000), bytes: None };
-    duly.set_capacity("default", limit).await.expect("limits");
+    let capacity = duly::admin::Capacity { jobs: Some(9_000), bytes: None };
+    duly.set_capacity("default", capacity).await.expect("sets");
     let dir = test_support::temp_dir();
     let file = dir.path().join("copy.db");
     duly.backup(&file).await.expect("backs up");
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
     let counts = copy.counts().await.expect("counts");
-    assert!(counts[0].paused && counts[0].capacity == limit);
+    assert!(counts[0].paused && counts[0].capacity == capacity);
     copy.resume_queue("default").await.expect("resumes");
-    let node = duly::Node::fresh(vec!["default".into()]);
-    copy.store().heartbeat(&node).await.expect("beats");
+    let node = duly::store::Node::fresh(vec!["default".into()]);
+    copy.store().heartbeat(&node).await.expect("sends a heartbeat");
     let claim = duly::store::Claim { queue: "default".into(), max: 1_000, resync: false, suspect: None, kinds: None };
     let jobs = copy.store().claim(node.id, claim).await.expect("claims").jobs;
     let args: Vec<String> = jobs.into_iter().map(|held| held.job.args).collect();
@@ -85,8 +86,8 @@ async fn backup_during_changes_is_consistent() {
         let file = dir.path().join(format!("copy-{n}.db"));
         duly.backup(&file).await.expect("backs up");
         let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
-        let verified = copy.verify().await.expect("verifies");
-        assert_eq!((verified.violations, verified.jobs % 20), (Vec::new(), 0), "no push is torn");
+        let report = copy.verify().await.expect("verifies");
+        assert_eq!((report.violations, report.jobs % 20), (Vec::new(), 0), "no push is incomplete");
     }
     pusher.await.expect("no panic");
 }

@@ -1,26 +1,27 @@
-//! A file in which a disk has changed a bit, or which it has cut off: SQLite refuses it, or verify tells, or no job differs.
-//! Whatever is done with it, nothing panics, and no job is ever given out that is not what was pushed.
+//! A file with a flipped bit, or truncated: SQLite rejects it, verify reports it, or no job differs.
+//! No operation panics, and no corrupted job is ever returned.
 //!
-//! `DULY_FLIPS=n` tries so many.
+//! `DULY_FLIPS=n` sets the number of tries.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use duly::store::Claim;
-use duly::{Duly, Filter, Job, JobId, Node, Push};
+use duly::store::Node;
+use duly::{Duly, Filter, Job, JobId, Push};
 
 use crate::verify::populate;
 
 /// Flips in an ordinary run.
 const FLIPS: u64 = 150;
-/// One of so many is a file that was cut off.
+/// Every this many tries, the file is truncated instead.
 const CUT_EVERY: u64 = 20;
 const UNREADABLE: &str = "duly:unreadable";
-/// Longest for one file: a damaged one must not make anybody wait for ever.
-const LONG: Duration = Duration::from_secs(60);
+/// The time limit per file: a damaged file must not block an operation for ever.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a job is, as far as it is written once.
+/// Returns the fields of a job that never change.
 fn payload(job: &Job) -> (String, String, u32, Duration, Vec<String>) {
     (job.kind.clone(), job.args.clone(), job.max_attempts, job.timeout, job.tags.clone())
 }
@@ -32,8 +33,8 @@ async fn list(duly: &Duly) -> duly::Result<Jobs> {
     Ok(jobs.iter().map(|record| (record.job.id, payload(&record.job))).collect())
 }
 
-/// A closed file with jobs in every state, of several sizes, and what is in it.
-async fn sound(path: &Path) -> (Vec<u8>, Jobs) {
+/// Creates a closed file with jobs of every state and several sizes. Returns its bytes and jobs.
+async fn sound_file(path: &Path) -> (Vec<u8>, Jobs) {
     let populated = populate(path.to_str().expect("a plain path")).await;
     for size in [10, 300, 5_000] {
         let args = format!("\"{}\"", "x".repeat(size));
@@ -47,64 +48,66 @@ async fn sound(path: &Path) -> (Vec<u8>, Jobs) {
     (std::fs::read(path).expect("is there"), jobs)
 }
 
-/// Nothing that it gives out is anything but what was pushed.
-fn nothing_has_changed(what: &str, jobs: &Jobs, found: impl IntoIterator<Item = Job>) {
+/// Fails if a returned job differs from the pushed one.
+fn assert_unchanged(case: &str, jobs: &Jobs, found: impl IntoIterator<Item = Job>) {
     for job in found {
         if job.kind == UNREADABLE {
             continue;
         }
-        // An id is a part of what the checksum is made of.
-        assert_eq!(jobs.get(&job.id), Some(&payload(&job)), "{what}: given out, and not what was pushed");
+        // The checksum covers the id too.
+        assert_eq!(jobs.get(&job.id), Some(&payload(&job)), "{case}: returned a job that differs from the pushed one");
     }
 }
 
-/// Whether the damage is told by somebody, or has changed no job.
-async fn try_it(what: &str, path: &Path, jobs: &Jobs) {
+/// Fails unless the damage is reported or has changed no job.
+async fn assert_reported_or_harmless(case: &str, path: &Path, jobs: &Jobs) {
     let Ok(duly) = Duly::open(path.to_str().expect("a plain path")).await else {
         return;
     };
-    let verified = duly.verify().await;
-    let told = verified.as_ref().map_or(true, |verified| !verified.violations.is_empty());
+    let report = duly.verify().await;
+    let is_reported = report.as_ref().map_or(true, |report| !report.violations.is_empty());
     for id in jobs.keys() {
-        let got = duly.get(*id).await;
-        nothing_has_changed(what, jobs, got.ok().flatten().map(|record| record.job));
+        let result = duly.get(*id).await;
+        assert_unchanged(case, jobs, result.ok().flatten().map(|record| record.job));
     }
     match list(&duly).await {
-        Ok(found) if !told => assert_eq!(found, *jobs, "{what}: nobody tells, and jobs differ"),
+        Ok(found) if !is_reported => assert_eq!(found, *jobs, "{case}: jobs differ without a report"),
         Ok(_) => {}
-        Err(error) => assert!(told, "{what}: verify says that all is well, and a list fails: {error}"),
+        Err(error) => assert!(is_reported, "{case}: verify reports nothing, but a list fails: {error}"),
     }
     let node = Node::fresh(vec!["default".into()]);
     let claim = Claim { queue: "default".into(), max: 100, resync: false, suspect: None, kinds: None };
     if duly.store().heartbeat(&node).await.is_ok()
-        && let Ok(claimed) = duly.store().claim(node.id, claim).await
+        && let Ok(reply) = duly.store().claim(node.id, claim).await
     {
-        nothing_has_changed(what, jobs, claimed.jobs.into_iter().map(|held| held.job));
+        assert_unchanged(case, jobs, reply.jobs.into_iter().map(|held| held.job));
     }
 }
 
 #[tokio::test]
 async fn flipped_bit_is_reported_or_changes_no_job() {
     let dir = test_support::temp_dir();
-    let (whole, jobs) = sound(&dir.path().join("duly.db")).await;
+    let (original, jobs) = sound_file(&dir.path().join("duly.db")).await;
     let flips = test_support::env_number("DULY_FLIPS").unwrap_or(FLIPS);
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     for flip in 0..flips {
-        let mut bytes = whole.clone();
-        let what = if flip % CUT_EVERY == CUT_EVERY - 1 {
+        let mut bytes = original.clone();
+        let case = if flip % CUT_EVERY == CUT_EVERY - 1 {
             bytes.truncate(random.usize(..bytes.len()));
-            format!("seed {seed}: cut off at {}", bytes.len())
+            format!("seed {seed}: truncated at {}", bytes.len())
         } else {
-            let (at, bit) = (random.usize(..bytes.len()), random.u8(..8));
-            bytes[at] ^= 1 << bit;
-            format!("seed {seed}: bit {bit} of byte {at}")
+            let (index, bit) = (random.usize(..bytes.len()), random.u8(..8));
+            bytes[index] ^= 1 << bit;
+            format!("seed {seed}: bit {bit} of byte {index}")
         };
         let path = dir.path().join(format!("{flip}.db"));
         std::fs::write(&path, &bytes).expect("writes");
-        tokio::time::timeout(LONG, try_it(&what, &path, &jobs)).await.unwrap_or_else(|_| panic!("{what}: never ends"));
-        for end in ["", "-wal", "-shm"] {
-            let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+        tokio::time::timeout(TIMEOUT, assert_reported_or_harmless(&case, &path, &jobs))
+            .await
+            .unwrap_or_else(|_| panic!("{case}: never ends"));
+        for suffix in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
         }
         let _ = std::fs::remove_dir_all(format!("{}-nodes", path.display()));
     }

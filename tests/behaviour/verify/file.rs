@@ -1,11 +1,12 @@
-//! In a SQLite file: what somebody with another program may do to it.
+//! Violations in a SQLite file, as another program may cause them.
 
+use duly::Duly;
+use duly::admin::Invariant;
 use duly::rusqlite::Connection;
-use duly::{Duly, Invariant};
 
-use crate::verify::{found_and_repaired, populate};
+use crate::verify::{assert_found_and_repaired, populate};
 
-/// A rule, whether it can be put right, and what breaks it.
+/// An invariant, whether its violation is repairable, and the SQL that causes it.
 const SEEDS: &[(Invariant, bool, &str)] = &[
     (Invariant::OneState, true, "DELETE FROM duly_ready WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
     (
@@ -104,12 +105,12 @@ const SEEDS: &[(Invariant, bool, &str)] = &[
 ];
 
 #[tokio::test]
-async fn every_breach_is_found_and_repaired() {
-    for (rule, mends, seed) in SEEDS {
+async fn every_violation_is_found_and_repaired() {
+    for (invariant, is_repairable, seed) in SEEDS {
         let dir = test_support::temp_dir();
         let path = dir.path().join("duly.db");
         let populated = populate(path.to_str().expect("a plain path")).await;
-        found_and_repaired(&populated, *rule, *mends, seed, || {
+        assert_found_and_repaired(&populated, *invariant, *is_repairable, seed, || {
             let conn = Connection::open(&path).expect("opens");
             conn.execute_batch(seed).unwrap_or_else(|error| panic!("{seed}: {error}"));
         })
@@ -121,23 +122,23 @@ async fn every_breach_is_found_and_repaired() {
 async fn store_in_memory_can_be_verified() {
     let duly = Duly::open(":memory:").await.expect("opens");
     duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
-    let verified = duly.verify().await.expect("verifies");
-    assert_eq!((verified.jobs, verified.violations), (1, Vec::new()));
+    let report = duly.verify().await.expect("verifies");
+    assert_eq!((report.jobs, report.violations), (1, Vec::new()));
 }
 
-type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+type RanArgs = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
 
-/// Works off what is ready, whatever kind it has, and notes the args.
-async fn run_all(duly: &Duly, ran: &Ran) -> u64 {
-    let seen = ran.clone();
+/// Runs all ready jobs of any kind and records their args. Returns the number of acks.
+async fn run_all(duly: &Duly, ran: &RanArgs) -> u64 {
+    let recorded = ran.clone();
     let handler = move |ctx: duly::Ctx| {
-        seen.lock().expect("no panic").push(ctx.job().args.clone());
+        recorded.lock().expect("no panic").push(ctx.job().args.clone());
         async {}
     };
     duly.worker().on_any_kind(handler).drain().await.expect("drains").acked
 }
 
-/// What somebody has changed behind our back, or a disk, is not what was pushed.
+/// A job that another program or a failing disk has changed fails its checksum.
 #[tokio::test]
 async fn corrupted_job_is_not_run() {
     let dir = test_support::temp_dir();
@@ -150,22 +151,22 @@ async fn corrupted_job_is_not_run() {
     let changed = "UPDATE duly_job SET args = '{\"amount\":90}' WHERE kind = 'bad';
         UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'worse'";
     conn.execute_batch(changed).expect("changes");
-    let ran = Ran::default();
+    let ran = RanArgs::default();
     assert_eq!(run_all(&duly, &ran).await, 2);
-    assert_eq!(*ran.lock().expect("no panic"), ["1", "2"], "those behind them are not held up");
+    assert_eq!(*ran.lock().expect("no panic"), ["1", "2"], "the jobs behind them still run");
     let waiting = duly.list(duly::Filter::default()).await.expect("lists").jobs;
     let bad: Vec<_> = waiting.iter().filter(|record| record.job.kind == "duly:unreadable").collect();
-    assert_eq!(bad.len(), 2, "they wait for somebody to look");
+    assert_eq!(bad.len(), 2, "they are kept for inspection");
 
-    // Other args would make it look sound, whatever else of it has changed.
+    // New args would give the job a valid checksum, although other fields may have changed.
     let edit = duly::store::JobEdit { args: Some("3".into()), priority: None };
     assert_eq!(duly.edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
-    duly.reschedule(bad[0].job.id, duly::Due::Now).await.expect("reschedules");
+    duly.reschedule(bad[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     assert_eq!(run_all(&duly, &ran).await, 0);
     duly.remove(bad[0].job.id).await.expect("removes");
     let mut found = duly.verify().await.expect("verifies").violations;
-    found.retain(|breach| breach.invariant == Invariant::Readable);
-    assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
+    found.retain(|violation| violation.invariant == Invariant::Readable);
+    assert!(!found.is_empty() && found.iter().all(|violation| violation.id == Some(bad[1].job.id)), "{found:?}");
 }
 
 #[tokio::test]
@@ -176,9 +177,9 @@ async fn changed_column_is_reported_and_left_unchanged() {
     let conn = Connection::open(&path).expect("opens");
     conn.execute_batch("ALTER TABLE duly_ready RENAME COLUMN crashes TO crasher").expect("runs");
     let found = populated.duly.verify().await.expect("verifies").violations;
-    let [breach] = &found[..] else { panic!("one: {found:?}") };
+    let [violation] = &found[..] else { panic!("expected one: {found:?}") };
     assert_eq!(
-        (breach.invariant, breach.details.as_str()),
+        (violation.invariant, violation.details.as_str()),
         (Invariant::FileIntegrity, "the column duly_ready.crashes is missing or has another type")
     );
     let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");

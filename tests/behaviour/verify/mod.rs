@@ -1,4 +1,4 @@
-//! Verify, repair and backup: each kind of breach is put into a store behind its back, found, and put right.
+//! Verify, repair and backup: every kind of violation is injected into a store, found and repaired.
 
 mod backup;
 mod bit_rot;
@@ -9,10 +9,12 @@ mod unreadable;
 
 use std::time::Duration;
 
+use duly::admin::Invariant;
+use duly::store::Node;
 use duly::store::{AttemptEnd, Claim};
-use duly::{Duly, Invariant, JobId, Node, Outcome, Push, State};
+use duly::{Duly, JobId, Outcome, Push, State};
 
-/// A store with jobs in every state, some of them with a key, a failure, a ticket left behind; and cron rules.
+/// A store with jobs of every state, some with a key, a failure or a stale ticket, and with cron rules.
 pub struct Populated {
     pub duly: Duly,
     #[cfg(feature = "redis")]
@@ -24,7 +26,7 @@ pub async fn populate(url: &str) -> Populated {
     let duly = Duly::open(url).await.expect("opens");
     let node = Node::fresh(vec!["default".into()]);
     let store = duly.store();
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     let job = |kind: &str| Push::new(kind, "{\"n\":1}").keep(Duration::from_secs(3600));
     duly.push_all([job("done"), job("dead"), job("retried"), job("running").unique("r")]).await.expect("pushes");
     let claim = Claim { queue: "default".into(), max: 4, resync: false, suspect: None, kinds: None };
@@ -56,33 +58,42 @@ pub async fn populate(url: &str) -> Populated {
     }
 }
 
-/// The store is sound; after `seed` this rule is broken; a repair finds that, writes a backup first, and leaves nothing
-/// (or what cannot be put right).
-pub async fn found_and_repaired(populated: &Populated, rule: Invariant, mends: bool, name: &str, seed: impl FnOnce()) {
+/// Fails unless verify finds nothing before `seed`, finds this violation after it, and a repair first writes a backup
+/// and then removes every repairable violation.
+pub async fn assert_found_and_repaired(
+    populated: &Populated,
+    invariant: Invariant,
+    is_repairable: bool,
+    name: &str,
+    seed: impl FnOnce(),
+) {
     let duly = &populated.duly;
     let before = duly.verify().await.expect("verifies");
-    let counted = duly.totals().await.expect("reads");
-    assert!(counted.iter().any(|(_, tally)| tally.pushed > 0));
-    assert!(before.violations.is_empty() && before.jobs == 8, "{name}: sound at first: {before:?}");
+    let totals = duly.totals().await.expect("reads");
+    assert!(totals.iter().any(|(_, counters)| counters.pushed > 0));
+    assert!(before.violations.is_empty() && before.jobs == 8, "{name}: no violation at first: {before:?}");
     seed();
     let found = duly.verify().await.expect("verifies");
-    assert!(found.violations.iter().any(|breach| breach.invariant == rule), "{name}: {rule} is found: {found:?}");
+    assert!(
+        found.violations.iter().any(|violation| violation.invariant == invariant),
+        "{name}: {invariant} is found: {found:?}"
+    );
 
     let dir = test_support::temp_dir();
     let copy = dir.path().join("copy.db");
-    let repaired = duly.repair(&copy).await.unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(repaired.before.violations, found.violations, "{name}");
-    assert_eq!(repaired.after.violations.is_empty(), mends, "{name}: {:?}", repaired.after);
+    let repair = duly.repair(&copy).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(repair.before.violations, found.violations, "{name}");
+    assert_eq!(repair.after.violations.is_empty(), is_repairable, "{name}: {:?}", repair.after);
     assert!(copy.exists(), "{name}: the backup was written first");
-    let counted_after = duly.totals().await.expect("reads");
-    assert!(counted.iter().all(|queue| counted_after.contains(queue)), "{name}: what has happened stays counted");
-    if mends {
-        let again = duly.repair(&copy).await.expect("nothing to do, so no backup that would be in the way");
+    let totals_after = duly.totals().await.expect("reads");
+    assert!(totals.iter().all(|queue| totals_after.contains(queue)), "{name}: totals are kept");
+    if is_repairable {
+        let again = duly.repair(&copy).await.expect("without violations, writes no backup over the first");
         assert!(again.before.violations.is_empty(), "{name}");
     }
 }
 
-/// How many jobs are in which state.
+/// Returns the number of jobs in each state.
 pub async fn states(duly: &Duly) -> Vec<(State, u64)> {
     let counts = duly.counts().await.expect("counts");
     State::ALL.into_iter().map(|state| (state, counts.iter().map(|queue| queue.count_in(state)).sum())).collect()

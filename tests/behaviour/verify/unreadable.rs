@@ -1,17 +1,19 @@
-//! Rows of which a disk has made what no step has written: they stop nobody, can be removed, and are told.
+//! Rows with impossible values, as after disk corruption: they block no operation, are reported and can be removed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use duly::admin::Invariant;
 use duly::rusqlite::Connection;
 use duly::store::Claim;
-use duly::{Clock, Duly, Invariant, JobId, Node, Outcome, Push, PushResult, State};
+use duly::store::Node;
+use duly::{Clock, Duly, JobId, Outcome, Push, PushResult, State};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Longer than dead jobs are kept.
-const LONG: Duration = Duration::from_secs(1_000 * 24 * 3_600);
+const PAST_KEEP: Duration = Duration::from_secs(1_000 * 24 * 3_600);
 
-/// A store with a clock of its own, and its file.
+/// A store on a file, with a manual clock.
 struct Sandbox {
     duly: Duly,
     clock: Clock,
@@ -35,18 +37,18 @@ impl Sandbox {
         self.duly.push_all(jobs).await.expect("pushes").iter().map(PushResult::id).collect()
     }
 
-    /// Works off what is ready, whatever kind it has. Answers how many were acked.
+    /// Runs all ready jobs of any kind. Returns the number of acks.
     async fn run(&self) -> u64 {
         self.duly.worker().on_any_kind(|_| async {}).drain().await.expect("drains").acked
     }
 
-    /// Jobs of which verify says that they cannot be read, each once.
+    /// Returns the jobs that verify reports as unreadable, each once.
     async fn unreadable(&self) -> Vec<JobId> {
-        let breaches = self.duly.verify().await.expect("does not fail").violations;
-        let mut ids: Vec<JobId> = breaches
+        let violations = self.duly.verify().await.expect("does not fail").violations;
+        let mut ids: Vec<JobId> = violations
             .iter()
-            .filter(|breach| breach.invariant == Invariant::Readable)
-            .filter_map(|breach| breach.id)
+            .filter(|violation| violation.invariant == Invariant::Readable)
+            .filter_map(|violation| violation.id)
             .collect();
         ids.sort_unstable();
         ids.dedup();
@@ -62,8 +64,8 @@ fn job(name: &str) -> Push {
     Push::new(name, "1").tags(["a", "b"]).unique(name)
 }
 
-/// A ready, a scheduled and a dead one, each beside one that is whole.
-async fn others_go_on(column: &str) {
+/// Corrupts a ready, a scheduled and a dead job, and checks that intact jobs are not affected.
+async fn assert_other_jobs_run(column: &str) {
     let sandbox = Sandbox::new().await;
     let dead = sandbox.push([job("bad-dead"), job("good-dead")]).await;
     let buried =
@@ -76,32 +78,32 @@ async fn others_go_on(column: &str) {
     bad.sort_unstable();
     assert_eq!(sandbox.unreadable().await, bad, "{column}");
 
-    assert_eq!(sandbox.run().await, 1, "{column}: the ready one that is whole");
+    assert_eq!(sandbox.run().await, 1, "{column}: the intact ready job");
     sandbox.clock.advance(2 * HOUR);
-    assert_eq!(sandbox.run().await, 1, "{column}: the scheduled one that is whole");
+    assert_eq!(sandbox.run().await, 1, "{column}: the intact scheduled job");
     for id in [waiting[0], waiting[2]] {
         assert_eq!(
-            sandbox.duly.get(id).await.expect("looks").expect("is there").state,
+            sandbox.duly.get(id).await.expect("reads").expect("is there").state,
             State::Scheduled,
-            "{column}: later"
+            "{column}: retried later"
         );
         sandbox.duly.remove(id).await.unwrap_or_else(|error| panic!("{column}: {error}"));
     }
     let again = sandbox.duly.push(job("bad-ready")).await.expect("its unique key is free");
     assert!(matches!(again, PushResult::New(_)), "{column}");
-    sandbox.clock.advance(LONG);
+    sandbox.clock.advance(PAST_KEEP);
     assert_eq!(sandbox.duly.store().prune("default", 10).await.expect("prunes"), 4, "{column}: two done, two dead");
-    assert_eq!(sandbox.duly.verify().await.expect("verifies").violations, [], "{column}: nothing of them is left");
+    assert_eq!(sandbox.duly.verify().await.expect("verifies").violations, [], "{column}: nothing remains");
 }
 
 #[tokio::test]
 async fn unreadable_text_stops_no_operation() {
     for column in ["kind", "tags", "unique_key"] {
-        others_go_on(column).await;
+        assert_other_jobs_run(column).await;
     }
 }
 
-/// What no statement can write, since the table is strict.
+/// Writes a value that the strict table would reject.
 const NULL_ATTEMPTS: &str = "PRAGMA writable_schema = ON;
     UPDATE sqlite_schema SET sql = replace(sql, 'attempts INTEGER NOT NULL', 'attempts INTEGER') WHERE name = 'duly_ready';
     PRAGMA writable_schema = RESET;
@@ -119,15 +121,15 @@ async fn impossible_counts_stop_no_operation() {
     );
     assert_eq!(sandbox.unreadable().await.len(), 2);
     let later = sandbox.duly.get(ids[1]).await.expect("reads").expect("is there");
-    assert_eq!((later.attempts, later.crashes), (u32::MAX, 0), "the nearest that can be");
+    assert_eq!((later.attempts, later.crashes), (u32::MAX, 0), "clamped to the valid range");
     assert_eq!(sandbox.run().await, 1);
     sandbox.clock.advance(2 * HOUR);
     assert_eq!(sandbox.run().await, 1);
 
-    // One that a node held when it went.
+    // A job that a node held when it left.
     sandbox.push([Push::new("held", "1")]).await;
     let (store, node) = (sandbox.duly.store(), Node::fresh(vec!["default".into()]));
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     sandbox.change("UPDATE duly_running SET attempts = -1, crashes = -7");
@@ -148,14 +150,14 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
     );
     let counts = sandbox.duly.counts().await.expect("does not fail");
     assert_eq!((counts[0].ready, counts[0].capacity.jobs), (0, None));
-    let repaired = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
-    let rules: Vec<Invariant> = repaired.before.violations.iter().map(|breach| breach.invariant).collect();
-    assert_eq!(rules, [Invariant::Readable, Invariant::Counts]);
-    assert_eq!(repaired.after.violations, []);
+    let repair = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
+    let invariants: Vec<Invariant> = repair.before.violations.iter().map(|violation| violation.invariant).collect();
+    assert_eq!(invariants, [Invariant::Readable, Invariant::Counts]);
+    assert_eq!(repair.after.violations, []);
 
-    let anew = open(&sandbox.path, &sandbox.clock).await;
-    let queue = anew.counts().await.expect("counts").remove(0);
+    let reopened = open(&sandbox.path, &sandbox.clock).await;
+    let queue = reopened.counts().await.expect("counts").remove(0);
     assert_eq!((queue.queue.as_str(), queue.ready), ("recovered-1", 1));
-    let tally = anew.worker().queue("recovered-1", 1).on_any_kind(|_| async {}).drain().await.expect("drains");
-    assert_eq!(tally.acked, 1);
+    let summary = reopened.worker().queue("recovered-1", 1).on_any_kind(|_| async {}).drain().await.expect("drains");
+    assert_eq!(summary.acked, 1);
 }

@@ -1,30 +1,28 @@
-//! Cron from the door to the handler: rules fire at their time, once, and changes lose and double nothing.
+//! Cron from the client to the handler: each tick fires once and on time, and changes lose or duplicate none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use duly::{
-    CancellationToken, Clock, CronChange, CronRule, Ctx, Duly, Filter, JobRecord, Missed, Overlap, Push, State,
-};
+use duly::cron::{CronChange, CronRule, Missed, Overlap};
+use duly::{CancellationToken, Clock, Ctx, Duly, Filter, JobRecord, Push, State};
 use tokio::sync::mpsc;
 
-use crate::worker::{LONG, Mail, mail, memory};
+use crate::worker::{Mail, TIMEOUT, mail, memory};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A store in memory at noon of 1 January 2030, and the clock to move.
+/// A store in memory at noon of 1 January 2030, with its manual clock.
 async fn at_noon() -> (Duly, Clock) {
     let clock = Clock::manual();
     clock.advance(12 * HOUR);
     (Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens"), clock)
 }
 
-/// Works off what there is to do now; answers how many jobs were done.
+/// Runs all ready jobs. Returns how many were acked.
 async fn drain(duly: &Duly) -> u64 {
-    let tally = duly.worker().on(|_: Mail, _: Ctx| async {}).drain().await.expect("drains");
-    tally.acked
+    duly.worker().on(|_: Mail, _: Ctx| async {}).drain().await.expect("drains").acked
 }
 
 async fn jobs(duly: &Duly) -> Vec<JobRecord> {
@@ -42,12 +40,12 @@ async fn rule_fires_at_its_time() {
     clock.advance(Duration::from_micros(1));
     assert_eq!(drain(&duly).await, 1);
     assert_eq!(drain(&duly).await, 0, "once");
-    let after = duly.get_cron("report").await.expect("looks").expect("is there");
+    let after = duly.get_cron("report").await.expect("reads").expect("is there");
     assert_eq!((after.last, after.next), (Some(clock.now()), Some(clock.now() + 24 * HOUR)));
     assert_eq!(after.last_job(), jobs(&duly).await.first().map(|record| record.job.id));
 }
 
-/// One that works at another queue with all it has is there for this one's rules all the same.
+/// A worker with all slots busy in one queue still fires the rules of its other queues.
 #[tokio::test]
 async fn worker_without_free_slots_fires_due_rules() {
     let duly = memory().await;
@@ -56,27 +54,27 @@ async fn worker_without_free_slots_fires_due_rules() {
     let worker = duly.worker().concurrency(1).queue("full", 1).queue("other", 1).on_kind("long", move |ctx| {
         let begun = begun.clone();
         async move {
-            begun.send(()).await.expect("somebody waits");
+            begun.send(()).await.expect("is received");
             ctx.stopping().await;
         }
     });
-    // Of these it knows before: they are for another day.
+    // Rules that the worker reads at its start, with ticks far away.
     for queue in ["full", "other"] {
         duly.cron(format!("yearly-{queue}"), "0 0 1 1 *").push(Push::from(mail()).queue(queue)).await.expect("puts");
     }
     let working = tokio::spawn(worker.run_until(stop.clone()));
     duly.push(Push::new("long", "null").queue("full")).await.expect("pushes");
-    tokio::time::timeout(LONG, begins.recv()).await.expect("in time").expect("begins");
+    tokio::time::timeout(TIMEOUT, begins.recv()).await.expect("in time").expect("begins");
     for queue in ["full", "other"] {
         duly.cron(queue, "* * * * * *").push(Push::from(mail()).queue(queue)).await.expect("puts");
     }
     for queue in ["full", "other"] {
         let fired = async {
-            while duly.get_cron(queue).await.expect("looks").expect("is there").last.is_none() {
+            while duly.get_cron(queue).await.expect("reads").expect("is there").last.is_none() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(LONG, fired).await.unwrap_or_else(|_| panic!("the rule of {queue} does not fire"));
+        tokio::time::timeout(TIMEOUT, fired).await.unwrap_or_else(|_| panic!("the rule of {queue} does not fire"));
     }
     stop.cancel();
     working.await.expect("no panic").expect("works");
@@ -110,17 +108,17 @@ async fn rule_change_neither_loses_nor_duplicates_a_tick() {
 
 #[tokio::test]
 async fn clock_set_back_duplicates_no_tick() {
-    // A manual clock only goes on; a rule whose last tick lies ahead is what one that went back leaves behind.
+    // A manual clock cannot go back, so the last tick is moved to the future instead.
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
     clock.advance(HOUR);
     assert_eq!(drain(&duly).await, 1);
-    let mut record = duly.get_cron("report").await.expect("looks").expect("is there");
-    let was = record.revision;
-    (record.last, record.revision) = (Some(clock.now() + HOUR), was + 1);
-    duly.store().put_cron(duly::store::PutCron { record, expected_revision: Some(was) }).await.expect("puts");
+    let mut record = duly.get_cron("report").await.expect("reads").expect("is there");
+    let revision = record.revision;
+    (record.last, record.revision) = (Some(clock.now() + HOUR), revision + 1);
+    duly.store().put_cron(duly::store::PutCron { record, expected_revision: Some(revision) }).await.expect("puts");
     let changed = duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
-    assert_eq!(changed.next, Some(clock.now() + 2 * HOUR), "not again what has been fired");
+    assert_eq!(changed.next, Some(clock.now() + 2 * HOUR), "not a tick that has fired");
 }
 
 #[tokio::test]
@@ -131,7 +129,7 @@ async fn missed_ticks_follow_the_missed_setting() {
         clock.advance(5 * HOUR + 30 * MINUTE);
         assert_eq!(drain(&duly).await, expected, "{missed:?}");
         clock.advance(30 * MINUTE);
-        assert_eq!(drain(&duly).await, 1, "then it goes on");
+        assert_eq!(drain(&duly).await, 1, "then it continues");
     }
 }
 
@@ -143,7 +141,7 @@ async fn paused_rule_fires_nothing_and_catches_up_nothing() {
     clock.advance(3 * HOUR + MINUTE);
     assert_eq!(drain(&duly).await, 0);
     duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
-    assert!(duly.get_cron("report").await.expect("looks").expect("is there").paused, "it stays paused");
+    assert!(duly.get_cron("report").await.expect("reads").expect("is there").paused, "it stays paused");
     let resumed = duly.resume_cron("report").await.expect("resumes");
     assert_eq!(resumed.next, Some(clock.now() + 59 * MINUTE));
     assert_eq!(drain(&duly).await, 0);
@@ -180,7 +178,7 @@ async fn rules_can_be_applied_as_a_whole() {
     ];
     let expected = all.map(|(name, change)| (name.to_owned(), change)).into();
     assert_eq!(duly.diff_crons(&wanted, true).await.expect("compares"), expected);
-    assert_eq!(duly.crons().await.expect("lists").len(), 3, "to compare changes nothing");
+    assert_eq!(duly.crons().await.expect("lists").len(), 3, "a diff changes nothing");
     assert_eq!(duly.apply_crons(&wanted, true).await.expect("applies"), expected);
     let names: Vec<String> = duly.crons().await.expect("lists").into_iter().map(|record| record.rule.name).collect();
     assert_eq!(names, ["changes", "comes", "stays"]);
@@ -191,20 +189,20 @@ async fn rules_can_be_applied_as_a_whole() {
 #[tokio::test]
 async fn invalid_rules_are_rejected_before_the_store() {
     let duly = memory().await;
-    let told = async |name: &str, pattern: &str, tz: &str| {
+    let error = async |name: &str, pattern: &str, tz: &str| {
         let put = duly.cron(name, pattern).tz(tz).push(mail()).await;
         put.expect_err("is wrong").to_string()
     };
-    assert!(told("a b", "* * * * *", "UTC").await.starts_with("cron: "));
-    assert!(told("a", "0 0 31 2 *", "UTC").await.contains("never matches"));
-    assert!(told("a", "* * * * *", "Europe/Berlni").await.contains("Europe/Berlin"));
+    assert!(error("a b", "* * * * *", "UTC").await.starts_with("cron: "));
+    assert!(error("a", "0 0 31 2 *", "UTC").await.contains("never matches"));
+    assert!(error("a", "* * * * *", "Europe/Berlni").await.contains("Europe/Berlin"));
     let huge = duly.cron("a", "* * * * *").jitter(Duration::MAX).push(mail()).await;
     assert!(huge.expect_err("is wrong").to_string().starts_with("jitter"));
     assert!(duly.crons().await.expect("lists").is_empty());
 }
 
-/// A worker whose jobs run until they are told to end, or are cancelled.
-struct Slow {
+/// A worker with jobs that run until `end` is notified or they are cancelled.
+struct BlockingWorker {
     started: mpsc::UnboundedReceiver<JobRecord>,
     end: Arc<tokio::sync::Notify>,
     cancelled: Arc<AtomicUsize>,
@@ -212,15 +210,15 @@ struct Slow {
     task: tokio::task::JoinHandle<duly::Result<duly::RunSummary>>,
 }
 
-impl Slow {
+impl BlockingWorker {
     fn start(duly: &Duly) -> Self {
         let (sender, started) = mpsc::unbounded_channel();
         let (end, cancelled) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let (told, counted, looked) = (end.clone(), cancelled.clone(), duly.clone());
-        let slow = move |_: Mail, ctx: Ctx| {
-            let (sender, end, cancelled, duly) = (sender.clone(), told.clone(), counted.clone(), looked.clone());
+        let (notified, count, client) = (end.clone(), cancelled.clone(), duly.clone());
+        let handler = move |_: Mail, ctx: Ctx| {
+            let (sender, end, cancelled, duly) = (sender.clone(), notified.clone(), count.clone(), client.clone());
             async move {
-                let record = duly.get(ctx.job().id).await.expect("looks").expect("is there");
+                let record = duly.get(ctx.job().id).await.expect("reads").expect("is there");
                 let _ = sender.send(record);
                 tokio::select! {
                     () = end.notified() => {}
@@ -229,12 +227,12 @@ impl Slow {
             }
         };
         let stop = CancellationToken::new();
-        let task = tokio::spawn(duly.worker().queue("default", 4).on(slow).run_until(stop.clone()));
-        Slow { started, end, cancelled, stop, task }
+        let task = tokio::spawn(duly.worker().queue("default", 4).on(handler).run_until(stop.clone()));
+        BlockingWorker { started, end, cancelled, stop, task }
     }
 
     async fn next(&mut self) -> JobRecord {
-        tokio::time::timeout(LONG, self.started.recv()).await.expect("in time").expect("goes on")
+        tokio::time::timeout(TIMEOUT, self.started.recv()).await.expect("in time").expect("goes on")
     }
 
     async fn stop(self) {
@@ -244,7 +242,7 @@ impl Slow {
     }
 }
 
-/// How many jobs of the store are in this state.
+/// Returns the number of jobs in this state.
 async fn count(duly: &Duly, state: State) -> u64 {
     duly.counts().await.expect("counts").iter().map(|counts| counts.count_in(state)).sum()
 }
@@ -252,56 +250,56 @@ async fn count(duly: &Duly, state: State) -> u64 {
 #[tokio::test]
 async fn ticks_wake_an_idle_worker_and_overlap_if_allowed() {
     let duly = memory().await;
-    let mut slow = Slow::start(&duly);
+    let mut worker = BlockingWorker::start(&duly);
     duly.cron("each", "* * * * * *").push(mail()).await.expect("puts");
-    let (first, second) = (slow.next().await, slow.next().await);
+    let (first, second) = (worker.next().await, worker.next().await);
     assert_ne!(first.job.id, second.job.id);
     for record in [first, second] {
-        let at = record.due.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-        assert!(at.subsec_millis() < 900, "at a full second, or soon after: {at:?}");
+        let due = record.due.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        assert!(due.subsec_millis() < 900, "at a full second, or soon after: {due:?}");
     }
     duly.remove_cron("each").await.expect("removes");
-    slow.stop().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
 async fn queued_tick_starts_when_the_previous_run_ends() {
     let duly = memory().await;
-    let mut slow = Slow::start(&duly);
+    let mut worker = BlockingWorker::start(&duly);
     duly.cron("each", "* * * * * *").overlap(Overlap::Queue).push(mail()).await.expect("puts");
-    let first = slow.next().await;
-    let held = async || duly.get_cron("each").await.expect("looks").expect("is there").waiting;
-    let until = tokio::time::Instant::now() + LONG;
-    while !held().await {
-        assert!(tokio::time::Instant::now() < until, "the next tick waits");
+    let first = worker.next().await;
+    let is_waiting = async || duly.get_cron("each").await.expect("reads").expect("is there").waiting;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    while !is_waiting().await {
+        assert!(tokio::time::Instant::now() < deadline, "the next tick never waits");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!((count(&duly, State::Running).await, count(&duly, State::Ready).await), (1, 0));
-    slow.end.notify_one();
+    worker.end.notify_one();
     let ended = tokio::time::Instant::now();
-    let second = slow.next().await;
+    let second = worker.next().await;
     assert_ne!(first.job.id, second.job.id);
     assert!(
         ended.elapsed() < duly::store::WAITING_TICK_RECHECK_INTERVAL,
-        "it was told, and did not wait for the next look"
+        "it was notified and did not wait for the recheck"
     );
     duly.remove_cron("each").await.expect("removes");
-    slow.stop().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
 async fn replacing_tick_cancels_the_previous_run() {
     let duly = memory().await;
-    let mut slow = Slow::start(&duly);
+    let mut worker = BlockingWorker::start(&duly);
     duly.cron("each", "* * * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
-    let (first, second) = (slow.next().await, slow.next().await);
+    let (first, second) = (worker.next().await, worker.next().await);
     assert_ne!(first.job.id, second.job.id);
-    assert!(slow.cancelled.load(Ordering::SeqCst) >= 1);
-    let old = duly.get(first.job.id).await.expect("looks").expect("is kept");
+    assert!(worker.cancelled.load(Ordering::SeqCst) >= 1);
+    let old = duly.get(first.job.id).await.expect("reads").expect("is kept");
     assert_eq!(old.state, State::Dead);
     assert!(old.failures[0].error.contains("cancelled"), "{old:?}");
     duly.remove_cron("each").await.expect("removes");
-    slow.stop().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
@@ -315,7 +313,7 @@ async fn replaced_waiting_job_is_removed() {
     }
     let waiting = jobs(&duly).await;
     assert_eq!(waiting.len(), 1, "{waiting:?}");
-    assert_eq!(duly.get_cron("report").await.expect("looks").expect("is there").last, Some(clock.now()));
+    assert_eq!(duly.get_cron("report").await.expect("reads").expect("is there").last, Some(clock.now()));
 }
 
 #[tokio::test]

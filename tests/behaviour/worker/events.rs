@@ -1,4 +1,4 @@
-//! What a worker tells whoever watches it.
+//! Events of a worker.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -7,24 +7,24 @@ use std::time::Duration;
 use duly::{CancellationToken, Duly, Event, Push};
 use tokio::sync::mpsc;
 
-use crate::worker::{LONG, Mail, mail, memory};
+use crate::worker::{Mail, TIMEOUT, mail, memory};
 
-const OFTEN: Duration = Duration::from_millis(10);
+const INTERVAL: Duration = Duration::from_millis(10);
 
 #[tokio::test]
 async fn idle_loop_reports_liveness() {
-    // Nothing else happens in so long a lease.
+    // With a long lease, no heartbeat wakes the loop.
     let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
-    let (alive, mut signs) = mpsc::unbounded_channel();
+    let (alive, mut reports) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
-    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(OFTEN).on_event(move |event| {
+    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(INTERVAL).on_event(move |event| {
         if let Event::Alive = event {
             let _ = alive.send(());
         }
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
     for _ in 0..5 {
-        tokio::time::timeout(LONG, signs.recv()).await.expect("in time").expect("open");
+        tokio::time::timeout(TIMEOUT, reports.recv()).await.expect("in time").expect("open");
     }
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
@@ -33,29 +33,29 @@ async fn idle_loop_reports_liveness() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stuck_loop_reports_no_liveness() {
     let duly = memory().await;
-    let (alive, mut signs) = mpsc::unbounded_channel();
-    let (stuck, mut sticks) = mpsc::unbounded_channel();
-    let (free, wait) = channel::<()>();
+    let (alive, mut reports) = mpsc::unbounded_channel();
+    let (blocked, mut blocks) = mpsc::unbounded_channel();
+    let (unblock, wait) = channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let stop = CancellationToken::new();
-    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(OFTEN).on_event(move |event| match event {
+    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(INTERVAL).on_event(move |event| match event {
         Event::Alive => drop(alive.send(())),
-        // Called by the loop, which goes no further meanwhile.
+        // The loop calls this and is blocked meanwhile.
         Event::Started { .. } => {
-            let _ = stuck.send(());
+            let _ = blocked.send(());
             let _ = wait.lock().expect("lock").recv();
         }
         _ => {}
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
     duly.push(mail()).await.expect("pushes");
-    tokio::time::timeout(LONG, sticks.recv()).await.expect("in time").expect("open");
-    while signs.try_recv().is_ok() {}
-    tokio::time::sleep(20 * OFTEN).await;
-    assert!(signs.try_recv().is_err(), "who is stuck must not be called alive");
+    tokio::time::timeout(TIMEOUT, blocks.recv()).await.expect("in time").expect("open");
+    while reports.try_recv().is_ok() {}
+    tokio::time::sleep(20 * INTERVAL).await;
+    assert!(reports.try_recv().is_err(), "a stuck loop must not be reported as alive");
 
-    free.send(()).expect("it waits");
-    tokio::time::timeout(LONG, signs.recv()).await.expect("in time").expect("open");
+    unblock.send(()).expect("is received");
+    tokio::time::timeout(TIMEOUT, reports.recv()).await.expect("in time").expect("open");
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
 }
@@ -63,18 +63,18 @@ async fn stuck_loop_reports_no_liveness() {
 #[tokio::test]
 async fn release_event_has_a_reason() {
     let duly = memory().await;
-    duly.push_all([Push::new("strange", "{}"), Push::new("wish", "{}")]).await.expect("pushes");
-    let told: Arc<std::sync::Mutex<Vec<_>>> = Arc::default();
-    let noted = told.clone();
-    let release = |_| async { duly::Outcome::release(LONG) };
-    let worker = duly.worker().on_kind("wish", release).on_event(move |event| {
+    duly.push_all([Push::new("unknown", "{}"), Push::new("release", "{}")]).await.expect("pushes");
+    let released: Arc<std::sync::Mutex<Vec<_>>> = Arc::default();
+    let events = released.clone();
+    let release = |_| async { duly::Outcome::release(TIMEOUT) };
+    let worker = duly.worker().on_kind("release", release).on_event(move |event| {
         if let Event::Settled { held, reason, .. } = event {
-            noted.lock().expect("lock").push((held.job.kind.clone(), reason.map(str::to_owned)));
+            events.lock().expect("lock").push((held.job.kind.clone(), reason.map(str::to_owned)));
         }
     });
     assert_eq!(worker.drain().await.expect("drains").released, 2);
-    let mut told = told.lock().expect("lock").clone();
-    told.sort();
-    let why = Some("no handler here knows its kind".to_owned());
-    assert_eq!(told, [("strange".to_owned(), why), ("wish".to_owned(), None)]);
+    let mut released = released.lock().expect("lock").clone();
+    released.sort();
+    let reason = Some("no handler for its kind on this node".to_owned());
+    assert_eq!(released, [("release".to_owned(), None), ("unknown".to_owned(), reason)]);
 }

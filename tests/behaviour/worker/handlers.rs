@@ -1,32 +1,32 @@
-//! Handlers: what they get, what they return, what becomes of it.
+//! Handlers: their arguments, their results, and the outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Args, Ctx, Error, Outcome, Push, Retry, State};
+use duly::{Ctx, Error, Outcome, Push, PushExt, Retry, State};
 use tokio::sync::mpsc;
 
-use crate::worker::{LONG, Mail, mail, memory, only};
+use crate::worker::{Mail, TIMEOUT, job_record, mail, memory};
 
 #[tokio::test]
 async fn handler_receives_its_args_and_context() {
     let duly = memory().await;
     let id = duly.push(mail().max_attempts(3)).await.expect("pushes").id();
-    let (seen, mut got) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let handler = move |job: Mail, ctx: Ctx| {
-        let seen = seen.clone();
+        let sender = sender.clone();
         async move {
             let state: Option<&u32> = ctx.state();
-            let told = (job, ctx.job().id, ctx.attempt(), ctx.fence().0 > 0, state.copied(), ctx.is_cancelled());
-            seen.send(told).expect("listens");
+            let call = (job, ctx.job().id, ctx.attempt(), ctx.fence().0 > 0, state.copied(), ctx.is_cancelled());
+            sender.send(call).expect("is received");
         }
     };
-    let tally = duly.worker().with_state(7u32).on(handler).drain().await.expect("drains");
-    assert_eq!(tally.acked, 1);
-    assert_eq!(got.recv().await.expect("ran"), (mail(), id, 1, true, Some(7), false));
-    assert_eq!(only(&duly, id).await.state, State::Done);
+    let summary = duly.worker().with_state(7u32).on(handler).drain().await.expect("drains");
+    assert_eq!(summary.acked, 1);
+    assert_eq!(received.recv().await.expect("ran"), (mail(), id, 1, true, Some(7), false));
+    assert_eq!(job_record(&duly, id).await.state, State::Done);
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn any_error_type_fails_an_attempt_and_is_kept() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
     struct Outer(#[source] std::io::Error);
-    let tally = duly
+    let summary = duly
         .worker()
         .on_kind("io", |_| async { Err::<(), _>(std::io::Error::other("no disk")) })
         .on_kind("text", |_| async { Err::<(), _>("plain text") })
@@ -52,12 +52,12 @@ async fn any_error_type_fails_an_attempt_and_is_kept() {
         .drain()
         .await
         .expect("drains");
-    assert_eq!((tally.acked, tally.buried), (1, 4));
+    assert_eq!((summary.acked, summary.buried), (1, 4));
     let dead =
         duly.list(duly::Filter { state: Some(State::Dead), limit: 9, ..Default::default() }).await.expect("lists");
     let mut errors = BTreeMap::new();
     for record in dead.jobs {
-        let failures = only(&duly, record.job.id).await.failures;
+        let failures = job_record(&duly, record.job.id).await.failures;
         errors.insert(record.job.kind, failures[0].error.clone());
     }
     assert_eq!(errors["io"], "no disk");
@@ -71,7 +71,7 @@ async fn args_that_do_not_decode_are_reported_and_kept() {
     let duly = memory().await;
     let id = duly.push(Push::new("mail", r#"{"to":5}"#).max_attempts(1)).await.expect("pushes").id();
     duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
-    let record = only(&duly, id).await;
+    let record = job_record(&duly, id).await;
     assert_eq!(record.state, State::Dead);
     assert!(record.failures[0].error.contains("the args do not decode as behaviour::worker::Mail"), "{record:?}");
 }
@@ -80,7 +80,7 @@ async fn args_that_do_not_decode_are_reported_and_kept() {
 async fn handlers_can_return_outcomes() {
     let duly = memory().await;
     let ids = duly.push_all(["retry", "bury", "release"].map(|kind| Push::new(kind, "{}"))).await.expect("pushes");
-    let tally = duly
+    let summary = duly
         .worker()
         .on_kind("retry", |_| async { Outcome::retry(Duration::from_secs(60), "later") })
         .on_kind("bury", |_| async { Ok::<_, Error>(Outcome::bury("never")) })
@@ -88,11 +88,11 @@ async fn handlers_can_return_outcomes() {
         .drain()
         .await
         .expect("drains");
-    assert_eq!((tally.retried, tally.buried, tally.released), (1, 1, 1));
+    assert_eq!((summary.retried, summary.buried, summary.released), (1, 1, 1));
     let states = [State::Scheduled, State::Dead, State::Scheduled];
     let attempts = [1, 1, 0];
     for ((pushed, state), attempts) in ids.iter().zip(states).zip(attempts) {
-        let record = only(&duly, pushed.id()).await;
+        let record = job_record(&duly, pushed.id()).await;
         assert_eq!((record.state, record.attempts), (state, attempts));
     }
 }
@@ -102,19 +102,19 @@ async fn failures_are_retried_by_their_kind_until_the_last_attempt() {
     let duly = memory().await;
     let id = duly.push(mail().max_attempts(4)).await.expect("pushes").id();
     let calls = Arc::new(AtomicUsize::new(0));
-    let counted = calls.clone();
+    let count = calls.clone();
     let failing = move |_: Mail, ctx: Ctx| {
-        let counted = counted.clone();
+        let count = count.clone();
         async move {
-            counted.fetch_add(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
             Err::<(), _>(format!("attempt {}", ctx.attempt()))
         }
     };
     let worker =
-        duly.worker().on(failing).retry("mail", Retry::fixed(Duration::ZERO)).default_retry(Retry::fixed(LONG));
-    let tally = worker.drain().await.expect("drains");
-    assert_eq!((calls.load(Ordering::SeqCst), tally.retried, tally.buried), (4, 3, 1));
-    let record = only(&duly, id).await;
+        duly.worker().on(failing).retry("mail", Retry::fixed(Duration::ZERO)).default_retry(Retry::fixed(TIMEOUT));
+    let summary = worker.drain().await.expect("drains");
+    assert_eq!((calls.load(Ordering::SeqCst), summary.retried, summary.buried), (4, 3, 1));
+    let record = job_record(&duly, id).await;
     let errors: Vec<_> = record.failures.iter().map(|failure| failure.error.as_str()).collect();
     assert_eq!(errors, ["attempt 1", "attempt 2", "attempt 3", "attempt 4"]);
 }
@@ -124,17 +124,17 @@ async fn attempt_that_runs_too_long_times_out() {
     let duly = memory().await;
     let id = duly.push(mail().timeout(Duration::from_millis(20)).max_attempts(1)).await.expect("pushes").id();
     duly.worker().on(|_: Mail, _| std::future::pending::<()>()).drain().await.expect("drains");
-    let record = only(&duly, id).await;
+    let record = job_record(&duly, id).await;
     assert_eq!((record.state, record.failures[0].error.as_str()), (State::Dead, "timed out after 20ms"));
 }
 
 #[tokio::test]
 async fn unknown_kind_is_left_for_other_workers() {
     let duly = memory().await;
-    let id = duly.push(Push::new("strange", "{}")).await.expect("pushes").id();
-    let tally = duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
-    assert_eq!(tally.released, 1);
-    let record = only(&duly, id).await;
+    let id = duly.push(Push::new("unknown", "{}")).await.expect("pushes").id();
+    let summary = duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
+    assert_eq!(summary.released, 1);
+    let record = job_record(&duly, id).await;
     assert_eq!((record.state, record.attempts), (State::Scheduled, 0), "not counted, never buried");
 }
 
@@ -143,15 +143,15 @@ async fn jobs_pushed_by_a_handler_carry_its_trace() {
     let duly = memory().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     duly.push(Push::new("parent", "{}").traceparent(trace)).await.expect("pushes");
-    let (seen, mut got) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     duly.worker()
         .on_kind("parent", |ctx: Ctx| async move { ctx.push(mail()).await.map(drop) })
         .on(move |_: Mail, ctx: Ctx| {
-            let _ = seen.send(ctx.job().traceparent.clone());
+            let _ = sender.send(ctx.job().traceparent.clone());
             async {}
         })
         .drain()
         .await
         .expect("drains");
-    assert_eq!(got.recv().await.expect("ran").as_deref(), Some(trace));
+    assert_eq!(received.recv().await.expect("ran").as_deref(), Some(trace));
 }

@@ -1,4 +1,4 @@
-//! The worker as its users see it: handlers, outcomes, retries, limits, stopping.
+//! The public behaviour of the worker: handlers, outcomes, retries, limits, shutdown.
 
 mod cron;
 mod events;
@@ -13,7 +13,7 @@ use duly::{Args, Duly};
 use serde::{Deserialize, Serialize};
 
 /// Far longer than anything here takes; a test that waits this long has failed.
-const LONG: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 struct Mail {
@@ -31,6 +31,6 @@ async fn memory() -> Duly {
     Duly::open(":memory:").await.expect("opens")
 }
 
-async fn only(duly: &Duly, id: duly::JobId) -> duly::JobRecord {
-    duly.get(id).await.expect("looks").expect("is there")
+async fn job_record(duly: &Duly, id: duly::JobId) -> duly::JobRecord {
+    duly.get(id).await.expect("reads").expect("is there")
 }

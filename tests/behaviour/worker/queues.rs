@@ -1,13 +1,13 @@
-//! Queues and time: limits, order, shares, due moments.
+//! Queues and time: limits, order, weights, due times.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{Args, CancellationToken, Clock, Ctx, Duly, Event, Push};
+use duly::{CancellationToken, Clock, Ctx, Duly, Event, Push, PushExt};
 use tokio::sync::mpsc;
 
-use crate::worker::{LONG, Mail, mail, memory};
+use crate::worker::{Mail, TIMEOUT, mail, memory};
 
 #[tokio::test]
 async fn concurrency_limits_hold_per_queue_and_in_total() {
@@ -15,8 +15,8 @@ async fn concurrency_limits_hold_per_queue_and_in_total() {
     let jobs = (0..60).map(|n| Push::new("count", "{}").queue(["a", "b"][n % 2]));
     duly.push_all(jobs).await.expect("pushes");
     let running: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-    let most: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-    let (now, peak) = (running.clone(), most.clone());
+    let peaks: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let (now, peak) = (running.clone(), peaks.clone());
     let count = move |ctx: Ctx| {
         let (now, peak) = (now.clone(), peak.clone());
         async move {
@@ -35,10 +35,10 @@ async fn concurrency_limits_hold_per_queue_and_in_total() {
             *now.lock().expect("lock").get_mut(&queue).expect("counted") -= 1;
         }
     };
-    let tally = duly.worker().queue("a", 3).queue("b", 4).concurrency(5).on_kind("count", count).drain().await;
-    assert_eq!(tally.expect("drains").acked, 60);
-    let most = most.lock().expect("lock");
-    assert!(most["a"] <= 3 && most["b"] <= 4 && most["all"] <= 5, "{most:?}");
+    let summary = duly.worker().queue("a", 3).queue("b", 4).concurrency(5).on_kind("count", count).drain().await;
+    assert_eq!(summary.expect("drains").acked, 60);
+    let peaks = peaks.lock().expect("lock");
+    assert!(peaks["a"] <= 3 && peaks["b"] <= 4 && peaks["all"] <= 5, "{peaks:?}");
 }
 
 #[tokio::test]
@@ -46,12 +46,12 @@ async fn queues_are_worked_in_strict_order() {
     let duly = memory().await;
     duly.push_all((0..20).map(|n| Push::new("note", "{}").queue(["second", "first"][n % 2]))).await.expect("pushes");
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = order.clone();
-    let note = move |ctx: Ctx| {
-        noted.lock().expect("lock").push(ctx.job().queue.clone());
+    let starts = order.clone();
+    let handler = move |ctx: Ctx| {
+        starts.lock().expect("lock").push(ctx.job().queue.clone());
         async {}
     };
-    let worker = duly.worker().queue("first", 1).queue("second", 1).concurrency(1).on_kind("note", note);
+    let worker = duly.worker().queue("first", 1).queue("second", 1).concurrency(1).on_kind("note", handler);
     worker.drain().await.expect("drains");
     let order = order.lock().expect("lock");
     assert!(order[..10].iter().all(|queue| queue == "first"), "{order:?}");
@@ -62,13 +62,13 @@ async fn weights_give_each_queue_its_share() {
     let duly = memory().await;
     duly.push_all((0..800).map(|n| Push::new("note", "{}").queue(["much", "little"][n % 2]))).await.expect("pushes");
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = order.clone();
-    let note = move |ctx: Ctx| {
-        noted.lock().expect("lock").push(ctx.job().queue.clone());
+    let starts = order.clone();
+    let handler = move |ctx: Ctx| {
+        starts.lock().expect("lock").push(ctx.job().queue.clone());
         async {}
     };
     let worker = duly.worker().queue("much", 4).queue("little", 4).concurrency(4);
-    worker.weight("much", 3).weight("little", 1).on_kind("note", note).drain().await.expect("drains");
+    worker.weight("much", 3).weight("little", 1).on_kind("note", handler).drain().await.expect("drains");
     let order = order.lock().expect("lock");
     let much = order[..400].iter().filter(|queue| *queue == "much").count();
     assert!((240..360).contains(&much), "three of four, about: {much} of 400");
@@ -77,11 +77,11 @@ async fn weights_give_each_queue_its_share() {
 #[tokio::test]
 async fn job_starts_at_due_and_not_before() {
     let duly = memory().await;
-    let (seen, mut got) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().on(|_: Mail, _| async {}).on_event(move |event| {
         if let Event::Started { held, lateness } = event {
-            let _ = seen.send((held.due, *lateness));
+            let _ = sender.send((held.due, *lateness));
         }
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
@@ -90,7 +90,7 @@ async fn job_starts_at_due_and_not_before() {
         duly.push(mail().after(Duration::from_millis(30) + Duration::from_micros(777) * n)).await.expect("pushes");
     }
     for _ in 0..20 {
-        let (due, late) = tokio::time::timeout(LONG, got.recv()).await.expect("in time").expect("open");
+        let (due, late) = tokio::time::timeout(TIMEOUT, received.recv()).await.expect("in time").expect("open");
         assert!(std::time::SystemTime::now() >= due, "early");
         latest = latest.max(late);
     }
@@ -104,8 +104,8 @@ async fn any_number_of_done_jobs_can_be_kept() {
     let duly = memory().await;
     duly.push_all((0..3).map(|_| mail())).await.expect("pushes");
     duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
-    for (done_max, gone) in [(usize::MAX, 0), (2, 1), (0, 2)] {
-        assert_eq!(duly.store().prune("default", done_max).await.expect("prunes"), gone, "{done_max}");
+    for (done_max, pruned) in [(usize::MAX, 0), (2, 1), (0, 2)] {
+        assert_eq!(duly.store().prune("default", done_max).await.expect("prunes"), pruned, "{done_max}");
     }
 }
 
@@ -123,18 +123,22 @@ async fn test_can_advance_the_clock() {
 #[tokio::test]
 async fn invalid_worker_settings_are_reported() {
     let duly = memory().await;
-    let wrong = async |worker: duly::Worker| worker.drain().await.expect_err("refused").to_string();
-    assert!(wrong(duly.worker()).await.contains("no handler"));
-    let with = || duly.worker().on(|_: Mail, _| async {});
-    assert!(wrong(with().concurrency(0)).await.contains("at least 1"));
-    assert!(wrong(with().queue("a", 0)).await.contains("from 1"));
-    assert!(wrong(with().queue("a", 1).queue("a", 1)).await.contains("twice"));
-    assert!(wrong(with().queue("a b", 1)).await.contains("' '"));
-    assert!(wrong(with().queue("a", 1).weight("b", 1)).await.contains("not a queue of this worker"));
+    let error = async |worker: duly::Worker| worker.drain().await.expect_err("refused").to_string();
+    assert!(error(duly.worker()).await.contains("no handler"));
+    let worker = || duly.worker().on(|_: Mail, _| async {});
+    assert!(error(worker().concurrency(0)).await.contains("at least 1"));
+    assert!(error(worker().queue("a", 0)).await.contains("from 1"));
+    assert!(error(worker().queue("a", 1).queue("a", 1)).await.contains("twice"));
+    assert!(error(worker().queue("a b", 1)).await.contains("' '"));
+    assert!(error(worker().queue("a", 1).weight("b", 1)).await.contains("not a queue of this worker"));
 }
 
-/// A worker that tells what it starts, and where.
-fn telling(duly: &Duly, name: &'static str, starts: mpsc::UnboundedSender<(&'static str, String)>) -> duly::Worker {
+/// A worker that reports its name and queue for every job it starts.
+fn reporting_worker(
+    duly: &Duly,
+    name: &'static str,
+    starts: mpsc::UnboundedSender<(&'static str, String)>,
+) -> duly::Worker {
     duly.worker().on_event(move |event| {
         if let Event::Started { held, .. } = event {
             let _ = starts.send((name, held.job.queue.clone()));
@@ -144,22 +148,22 @@ fn telling(duly: &Duly, name: &'static str, starts: mpsc::UnboundedSender<(&'sta
 
 #[tokio::test]
 async fn worker_without_free_slots_leaves_jobs_to_others() {
-    // With so long a lease nobody looks by himself: a wake that is swallowed is never made up for.
+    // With a long lease, no node claims without a wake: a swallowed wake would never be made up for.
     let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
-    let (starts, mut got) = mpsc::unbounded_channel();
+    let (starts, mut received) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let pending = |_: Ctx| std::future::pending::<()>();
-    let full = telling(&duly, "full", starts.clone()).queue("a", 1).queue("b", 1).concurrency(1);
+    let full = reporting_worker(&duly, "full", starts.clone()).queue("a", 1).queue("b", 1).concurrency(1);
     let full = full.grace(Duration::ZERO).on_kind("wait", pending).on_kind("quick", |_: Ctx| async {});
     let full = tokio::spawn(full.run_until(stop.clone()));
-    let mut next = async || tokio::time::timeout(LONG, got.recv()).await.expect("in time").expect("open");
+    let mut next = async || tokio::time::timeout(TIMEOUT, received.recv()).await.expect("in time").expect("open");
     duly.push(Push::new("quick", "{}").queue("b")).await.expect("pushes");
     assert_eq!(next().await, ("full", "b".into()));
-    tokio::time::sleep(Duration::from_millis(200)).await; // now it waits for more in both queues
+    tokio::time::sleep(Duration::from_millis(200)).await; // now it is idle in both queues
     duly.push(Push::new("wait", "{}").queue("a")).await.expect("pushes");
     assert_eq!(next().await, ("full", "a".into()));
 
-    let other = telling(&duly, "other", starts).queue("b", 5);
+    let other = reporting_worker(&duly, "other", starts).queue("b", 5);
     let other = tokio::spawn(other.on_kind("quick", |_: Ctx| async {}).run_until(stop.clone()));
     for _ in 0..5 {
         duly.push(Push::new("quick", "{}").queue("b")).await.expect("pushes");

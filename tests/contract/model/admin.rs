@@ -1,21 +1,23 @@
-//! What people and attempts do to jobs, in the model: edits, limits, notes, results.
+//! Changes by administrators and attempts, in the model: edits, capacities, progress, results.
 
 use std::sync::Arc;
 
+use duly::admin::Capacity;
+use duly::job::JobProgress;
 use duly::store::{ChangeResult, JobEdit, ProgressUpdate, Store};
-use duly::{Capacity, Error, JobId, JobProgress, NodeId, Priority, Push, PushResult};
+use duly::{Error, JobId, NodeId, Priority, Push, PushResult};
 
 use crate::model::history::{Bug, Difference, History, QUEUES, same};
-use crate::model::reference::{At, Model, Pushing};
+use crate::model::reference::{Model, Position, PushSpec};
 
-/// What a job may get for its args: texts of several lengths.
+/// Args of edits, of several lengths.
 const ARGS: [&str; 4] = ["{}", "[]", r#"{"n":12345678901234567890}"#, r#""a\tb\nc ü""#];
 
-/// What attempts have said of a job, and what it gave.
+/// Progress, log and result of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Said {
+pub struct JobReport {
     pub progress: Option<f64>,
-    /// The attempt, and the line.
+    /// Attempt and text.
     pub lines: Vec<(u32, String)>,
     pub result: Option<String>,
 }
@@ -23,71 +25,76 @@ pub struct Said {
 impl Model {
     /// Changes a job that is not running.
     pub fn edit(&mut self, id: JobId, args: Option<&'static str>, priority: Option<Priority>) -> ChangeResult {
-        let Some(at) = self.find(id) else {
+        let Some(index) = self.find(id) else {
             return ChangeResult::NotFound;
         };
-        if matches!(self.jobs[at].at, At::Held { .. }) {
+        if matches!(self.jobs[index].position, Position::Held { .. }) {
             return ChangeResult::Running;
         }
-        if self.moving.contains(self.jobs[at].pushing.queue) {
+        if self.moving.contains(self.jobs[index].spec.queue) {
             return ChangeResult::Moving;
         }
-        let tail = self.next();
-        let job = &mut self.jobs[at];
+        let tail = self.next_number();
+        let job = &mut self.jobs[index];
         job.args = args.unwrap_or(job.args);
-        if let Some(priority) = priority.filter(|priority| *priority != job.pushing.priority) {
-            job.pushing.priority = priority;
-            if let At::Ready { seq } = &mut job.at {
+        if let Some(priority) = priority.filter(|priority| *priority != job.spec.priority) {
+            job.spec.priority = priority;
+            if let Position::Ready { seq } = &mut job.position {
                 *seq = tail;
             }
         }
         ChangeResult::Applied
     }
 
-    /// Pushes all or none: none if the queue would be too full.
-    pub fn push_all(&mut self, pushes: Vec<Pushing>) -> Result<Vec<PushResult>, Capacity> {
+    /// Pushes all jobs, or none if that would exceed the capacity of a queue.
+    pub fn push_all(&mut self, pushes: Vec<PushSpec>) -> Result<Vec<PushResult>, Capacity> {
         let before = self.clone();
         self.begin_push();
-        let queues: Vec<&str> = pushes.iter().map(|pushing| pushing.queue).collect();
-        let pushed = pushes.into_iter().map(|pushing| self.push(pushing)).collect();
+        let queues: Vec<&str> = pushes.iter().map(|spec| spec.queue).collect();
+        let pushed = pushes.into_iter().map(|spec| self.push(spec)).collect();
         for queue in queues {
-            let limit = self.limits.get(queue).copied().unwrap_or_default();
-            let (was, is) = (before.unfinished(queue), self.unfinished(queue));
-            let over = |limit: Option<u64>, was: u64, is: u64| limit.is_some_and(|limit| is > was && is > limit);
-            if over(limit.jobs, was.0, is.0) || over(limit.bytes, was.1, is.1) {
+            let capacity = self.capacities.get(queue).copied().unwrap_or_default();
+            let (old, new) = (before.unfinished(queue), self.unfinished(queue));
+            let is_exceeded = |max: Option<u64>, old: u64, new: u64| max.is_some_and(|max| new > old && new > max);
+            if is_exceeded(capacity.jobs, old.0, new.0) || is_exceeded(capacity.bytes, old.1, new.1) {
                 *self = before;
-                return Err(limit);
+                return Err(capacity);
             }
         }
         Ok(pushed)
     }
 
-    /// Jobs of a queue that have not ended, and bytes of their args.
+    /// Returns the number of unfinished jobs of a queue and the bytes of their args.
     pub fn unfinished(&self, queue: &str) -> (u64, u64) {
-        let all = self.jobs.iter().filter(|job| job.pushing.queue == queue && !matches!(job.at, At::Done | At::Dead));
+        let all = self
+            .jobs
+            .iter()
+            .filter(|job| job.spec.queue == queue && !matches!(job.position, Position::Done | Position::Dead));
         all.fold((0, 0), |(jobs, bytes), job| (jobs + 1, bytes + job.args.len() as u64))
     }
 
-    /// What an attempt says; answers whether it is still its own to say.
-    fn note(&mut self, node: NodeId, id: JobId, fence: u64, progress: f64, line: &str) -> bool {
-        let holds =
-            |at: &At| matches!(at, At::Held { node: holder, fence: held, .. } if (*holder, *held) == (node, fence));
-        let Some(job) = self.jobs.iter_mut().find(|job| job.pushing.id == id && holds(&job.at)) else {
+    /// Records progress of an attempt. Returns whether the attempt still holds the job.
+    fn record_progress(&mut self, node: NodeId, id: JobId, fence: u64, progress: f64, line: &str) -> bool {
+        let holds = |position: &Position| match position {
+            Position::Held { node: holder, fence: held, .. } => (*holder, *held) == (node, fence),
+            _ => false,
+        };
+        let Some(job) = self.jobs.iter_mut().find(|job| job.spec.id == id && holds(&job.position)) else {
             return false;
         };
-        job.said.progress = Some(progress);
-        job.said.lines.push((job.attempts + 1, line.to_owned()));
+        job.report.progress = Some(progress);
+        job.report.lines.push((job.attempts + 1, line.to_owned()));
         true
     }
 }
 
 impl History {
-    /// One random thing that somebody does to jobs or queues.
-    pub async fn operate(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+    /// One random administrative operation, or a progress update.
+    pub async fn admin(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         match self.random.u32(..8) {
             0..4 => self.edit(store).await,
-            4 => self.limit(store).await,
-            _ => self.note(store).await,
+            4 => self.set_capacity(store).await,
+            _ => self.record_progress(store).await,
         }
     }
 
@@ -96,75 +103,76 @@ impl History {
         let args = self.random.bool().then(|| *self.random.choice(&ARGS).expect("some"));
         let priority = self.random.bool().then(|| *self.random.choice(&Priority::ALL).expect("some"));
         let edit = JobEdit { args: args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits)), priority };
-        let moved = store.edit(id, edit).await.expect("edits");
-        same("edit", moved, self.model.edit(id, args, priority))
+        let result = store.edit(id, edit).await.expect("edits");
+        same("edit", result, self.model.edit(id, args, priority))
     }
 
-    async fn limit(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+    async fn set_capacity(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let queue = *self.random.choice(&QUEUES).expect("some");
-        let some = |random: &mut fastrand::Rng, of: u64| (random.u32(..3) == 0).then(|| random.u64(..of));
-        let limit = Capacity { jobs: some(&mut self.random, 8), bytes: some(&mut self.random, 60) };
-        let was = self.model.limits.insert(queue, limit).unwrap_or_default();
-        if self.bug == Some(Bug::IgnoresLimits) {
+        let maybe = |random: &mut fastrand::Rng, max: u64| (random.u32(..3) == 0).then(|| random.u64(..max));
+        let capacity = Capacity { jobs: maybe(&mut self.random, 8), bytes: maybe(&mut self.random, 60) };
+        let previous = self.model.capacities.insert(queue, capacity).unwrap_or_default();
+        if self.bug == Some(Bug::IgnoresCapacity) {
             return Ok(());
         }
-        same("set_capacity", store.set_capacity(queue, limit).await.expect("sets"), was)
+        same("set_capacity", store.set_capacity(queue, capacity).await.expect("sets"), previous)
     }
 
-    async fn note(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+    async fn record_progress(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let Some((node, held)) = self.some_claim() else {
             return Ok(());
         };
         let (done, line) = (f64::from(self.random.u8(..=100)) / 100.0, format!("line {}", self.random.u32(..100)));
         let progress = JobProgress::new(done, "so far", self.clock.now());
-        let note = ProgressUpdate::from_held(&held, Some(progress), vec![(self.clock.now(), line.clone())]);
-        let said = self.model.note(node, held.job.id, held.fence.0, done, &line);
-        let lost = store.record_progress(node, vec![note]).await.expect("notes");
-        same("note", lost, if said { vec![] } else { vec![held.job.id] })
+        let update = ProgressUpdate::from_held(&held, Some(progress), vec![(self.clock.now(), line.clone())]);
+        let is_recorded = self.model.record_progress(node, held.job.id, held.fence.0, done, &line);
+        let lost = store.record_progress(node, vec![update]).await.expect("records");
+        same("record_progress", lost, if is_recorded { vec![] } else { vec![held.job.id] })
     }
 
-    /// Pushes to one queue if any has a limit: all or none is promised for each.
-    pub fn within_a_queue(&self, pushes: &mut Vec<(Pushing, Push)>) {
-        if self.model.limits.values().all(Capacity::is_unlimited) {
+    /// Keeps the pushes to one queue if a queue has a capacity: a push is all or nothing per queue only.
+    pub fn keep_one_queue(&self, pushes: &mut Vec<(PushSpec, Push)>) {
+        if self.model.capacities.values().all(Capacity::is_unlimited) {
             return;
         }
-        let queue = pushes.first().map(|(pushing, _)| pushing.queue);
-        pushes.retain(|(pushing, _)| Some(pushing.queue) == queue);
+        let queue = pushes.first().map(|(spec, _)| spec.queue);
+        pushes.retain(|(spec, _)| Some(spec.queue) == queue);
     }
 
-    /// What a push answers, with a refusal as a value.
-    pub fn answered(answer: duly::Result<Vec<PushResult>>) -> Result<Vec<PushResult>, Capacity> {
-        match answer {
+    /// Turns [`Error::Full`] into a value that can be compared.
+    pub fn capacity_error_as_value(result: duly::Result<Vec<PushResult>>) -> Result<Vec<PushResult>, Capacity> {
+        match result {
             Ok(pushed) => Ok(pushed),
-            Err(Error::Full { capacity: limit, .. }) => Err(limit),
+            Err(Error::Full { capacity, .. }) => Err(capacity),
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// Everything that is known of one job, and how much is in each queue.
-    pub async fn compare_one(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+    /// Compares all details of one job, and the counts of each queue.
+    pub async fn compare_job(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         for counts in store.counts().await.expect("counts") {
             let queue = counts.queue.as_str();
-            let is = (counts.scheduled + counts.ready + counts.running, counts.bytes);
-            same("jobs and bytes", is, self.model.unfinished(queue))?;
-            same("limit", counts.capacity, self.shown_limit(queue))?;
+            let unfinished = (counts.scheduled + counts.ready + counts.running, counts.bytes);
+            same("jobs and bytes", unfinished, self.model.unfinished(queue))?;
+            same("capacity", counts.capacity, self.expected_capacity(queue))?;
             same("paused", counts.paused, self.model.paused.contains(queue))?;
         }
         let id = self.some_id();
-        let found = store.get(id).await.expect("looks").map(|record| {
+        let found = store.get(id).await.expect("reads").map(|record| {
             let lines = record.log.into_iter().map(|line| (line.attempt, line.line)).collect();
-            let said = Said { progress: record.progress.map(|progress| progress.done), lines, result: record.result };
-            (record.job.args, record.job.priority, said)
+            let report =
+                JobReport { progress: record.progress.map(|progress| progress.done), lines, result: record.result };
+            (record.job.args, record.job.priority, report)
         });
-        let expected = self.model.find(id).map(|at| &self.model.jobs[at]);
-        let expected = expected.map(|job| (job.args.to_owned(), job.pushing.priority, job.said.clone()));
+        let expected = self.model.find(id).map(|index| &self.model.jobs[index]);
+        let expected = expected.map(|job| (job.args.to_owned(), job.spec.priority, job.report.clone()));
         same("job", found, expected)
     }
 
-    fn shown_limit(&self, queue: &str) -> Capacity {
+    fn expected_capacity(&self, queue: &str) -> Capacity {
         match self.bug {
-            Some(Bug::IgnoresLimits) => Capacity::default(),
-            _ => self.model.limits.get(queue).copied().unwrap_or_default(),
+            Some(Bug::IgnoresCapacity) => Capacity::default(),
+            _ => self.model.capacities.get(queue).copied().unwrap_or_default(),
         }
     }
 }

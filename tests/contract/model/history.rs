@@ -1,19 +1,20 @@
-//! One history: the same random operations on a store and on the model.
+//! A history: the same random operations on a store and on the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use duly::bounds::LEASE;
+use duly::job::{Due, HeldJob, UniqueConflict};
+use duly::store::Node;
 use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, Store};
-use duly::{
-    Clock, Due, Duly, Filter, HeldJob, JobId, LEASE, Node, NodeId, Outcome, Priority, Push, State, UniqueConflict,
-};
+use duly::{Clock, Duly, Filter, JobId, NodeId, Outcome, Priority, Push, State};
 
-use crate::model::reference::{Micros, Model, Pushing};
+use crate::model::reference::{Micros, Model, PushSpec};
 
 pub const QUEUES: [&str; 2] = ["default", "other"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
-/// Few ids, so that histories meet the same one again.
+/// Few ids, so that a history uses the same id again.
 const IDS: u64 = 12;
 const NODES: usize = 3;
 
@@ -26,29 +27,29 @@ pub enum StoreKind {
     Server(String),
 }
 
-/// Ways in which a store could be wrong, each put between it and the checker.
+/// Bugs of a store, each simulated between the store and the checker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bug {
     /// Acknowledges a push and loses it.
     LosesPush,
-    /// Gives a job before its time.
+    /// Returns a job before it is due.
     ClaimsEarly,
-    /// Records outcomes whatever the fence.
+    /// Records outcomes with any fence.
     IgnoresFence,
-    /// Takes from nodes that beat.
-    RobsTheLiving,
-    /// Never takes back from the dead.
-    LeavesTheDead,
+    /// Takes jobs from nodes that send heartbeats.
+    TakesFromLiveNodes,
+    /// Never takes jobs back from dead nodes.
+    NeverTakesBack,
     /// Pushes an id again as if it were new.
     ForgetsIds,
-    /// Gives jobs in another order.
-    Shuffles,
-    /// A retry does not count.
+    /// Returns jobs in another order.
+    ReordersClaims,
+    /// Does not count a retry as an attempt.
     CountsNoAttempts,
-    /// Other args are acknowledged, and not kept.
+    /// Acknowledges new args and does not store them.
     ForgetsEdits,
-    /// Pushes go in whatever was set.
-    IgnoresLimits,
+    /// Accepts pushes beyond the capacity.
+    IgnoresCapacity,
 }
 
 impl Bug {
@@ -56,13 +57,13 @@ impl Bug {
         Bug::LosesPush,
         Bug::ClaimsEarly,
         Bug::IgnoresFence,
-        Bug::RobsTheLiving,
-        Bug::LeavesTheDead,
+        Bug::TakesFromLiveNodes,
+        Bug::NeverTakesBack,
         Bug::ForgetsIds,
-        Bug::Shuffles,
+        Bug::ReordersClaims,
         Bug::CountsNoAttempts,
         Bug::ForgetsEdits,
-        Bug::IgnoresLimits,
+        Bug::IgnoresCapacity,
     ];
 }
 
@@ -72,8 +73,8 @@ pub struct History {
     pub bug: Option<Bug>,
     pub random: fastrand::Rng,
     pub model: Model,
-    pub mover: NodeId,
-    /// Everything ever claimed, so that stale outcomes can be tried.
+    pub transfer_node: NodeId,
+    /// Every claim so far with its node, so that stale outcomes can be tried.
     claimed: Vec<(usize, HeldJob)>,
     nodes: Vec<Node>,
     pub clock: Clock,
@@ -81,11 +82,11 @@ pub struct History {
 
 pub type Difference = String;
 
-/// Fails the history if the two sides differ.
-pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, store: T, model: T) -> Result<(), Difference> {
+/// Returns an error if store and model differ.
+pub fn same<T: PartialEq + std::fmt::Debug>(name: &str, store: T, model: T) -> Result<(), Difference> {
     match store == model {
         true => Ok(()),
-        false => Err(format!("{what}:\n  store {store:?}\n  model {model:?}")),
+        false => Err(format!("{name}:\n  store {store:?}\n  model {model:?}")),
     }
 }
 
@@ -97,14 +98,14 @@ impl History {
             bug,
             random: fastrand::Rng::with_seed(seed),
             model: Model::default(),
-            mover: NodeId::fresh(),
+            transfer_node: NodeId::fresh(),
             claimed: Vec::new(),
             nodes: Vec::new(),
             clock: Clock::manual(),
         }
     }
 
-    pub async fn run(mut self, steps: usize) -> Result<(), Difference> {
+    pub async fn run(mut self, operations: usize) -> Result<(), Difference> {
         let dir = test_support::temp_dir();
         let url = match &self.store_kind {
             StoreKind::Memory => ":memory:".to_owned(),
@@ -120,21 +121,21 @@ impl History {
         for _ in 0..NODES {
             self.join(&store).await;
         }
-        for step in 0..steps {
+        for number in 0..operations {
             let seed = self.seed;
-            let told = |difference| format!("step {step} of {seed}: {difference}");
-            self.step(&store).await.map_err(told)?;
+            let with_number = |difference| format!("operation {number} of {seed}: {difference}");
+            self.run_one(&store).await.map_err(with_number)?;
         }
         Ok(())
     }
 
     async fn join(&mut self, store: &Arc<dyn Store>) {
         let node = Node::fresh(QUEUES.map(str::to_owned).to_vec());
-        store.heartbeat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("sends a heartbeat");
         self.nodes.push(node);
     }
 
-    async fn step(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+    async fn run_one(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         match self.random.u32(..120) {
             0..30 => self.push(store).await?,
             30..55 => self.claim(store).await?,
@@ -143,49 +144,49 @@ impl History {
             82..86 => self.remove(store).await?,
             86..91 => self.reschedule(store).await?,
             91..93 => self.pause(store).await,
-            93 => self.set_moving(store).await?,
+            93 => self.set_transfer_mark(store).await?,
             94..97 => self.fail_over(store).await?,
-            97 => self.travel(store).await?,
+            97 => self.transfer_out_and_in(store).await?,
             98..106 => self.cron(store).await?,
-            106..118 => self.operate(store).await?,
-            _ => self.rob(store).await?,
+            106..118 => self.admin(store).await?,
+            _ => self.suspect_live_node(store).await?,
         }
-        self.compare_one(store).await?;
+        self.compare_job(store).await?;
         self.compare(store).await
     }
 
     async fn push(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let mut pushes = Vec::new();
         for _ in 0..self.random.usize(1..4) {
-            let pushing = self.pushing();
-            let mut push = Push::new("job", "{}").queue(pushing.queue).priority(pushing.priority);
-            push = push.id(pushing.id).on_conflict(pushing.conflict);
-            push = push.after(Duration::from_micros(pushing.after.unsigned_abs()));
-            push = push.keep(Duration::from_secs(if pushing.keep { 1 << 30 } else { 0 }));
-            if let Some(key) = pushing.unique {
+            let spec = self.push_spec();
+            let mut push = Push::new("job", "{}").queue(spec.queue).priority(spec.priority);
+            push = push.id(spec.id).on_conflict(spec.conflict);
+            push = push.after(Duration::from_micros(spec.after.unsigned_abs()));
+            push = push.keep(Duration::from_secs(if spec.keep { 1 << 30 } else { 0 }));
+            if let Some(key) = spec.unique {
                 push = push.unique(key);
             }
-            if self.bug == Some(Bug::ForgetsIds) && self.model.find(pushing.id).is_none() {
+            if self.bug == Some(Bug::ForgetsIds) && self.model.find(spec.id).is_none() {
                 push = push.id(JobId::fresh());
             }
-            pushes.push((pushing, push));
+            pushes.push((spec, push));
         }
-        self.within_a_queue(&mut pushes);
-        let (pushings, pushes): (Vec<_>, Vec<_>) = pushes.into_iter().unzip();
-        let expected = self.model.push_all(pushings);
+        self.keep_one_queue(&mut pushes);
+        let (specs, pushes): (Vec<_>, Vec<_>) = pushes.into_iter().unzip();
+        let expected = self.model.push_all(specs);
         if self.bug == Some(Bug::LosesPush) && self.random.u32(..5) == 0 {
             return Ok(());
         }
-        let answers = History::answered(store.push(pushes).await);
+        let results = History::capacity_error_as_value(store.push(pushes).await);
         match self.bug {
             Some(Bug::ForgetsIds) => Ok(()),
-            _ => same("push", answers, expected),
+            _ => same("push", results, expected),
         }
     }
 
-    fn pushing(&mut self) -> Pushing {
+    fn push_spec(&mut self) -> PushSpec {
         let random = &mut self.random;
-        Pushing {
+        PushSpec {
             id: JobId::from_name(&format!("{}", random.u64(..IDS * 4))),
             queue: QUEUES[0],
             priority: *random.choice(&Priority::ALL).expect("some"),
@@ -194,7 +195,7 @@ impl History {
             conflict: *random.choice(&[UniqueConflict::Keep, UniqueConflict::Replace]).expect("some"),
             keep: random.bool(),
         }
-        .in_its_queue()
+        .with_queue_of_id()
     }
 
     async fn claim(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
@@ -205,11 +206,17 @@ impl History {
         }
         let claim = Claim { queue: queue.into(), max, resync: false, suspect: None, kinds: None };
         let claimed = store.claim(self.nodes[node].id, claim).await.expect("claims");
-        self.claimed(node, queue, max, claimed)
+        self.compare_claim(node, queue, max, claimed)
     }
 
-    fn claimed(&mut self, node: usize, queue: &str, max: usize, mut claimed: ClaimReply) -> Result<(), Difference> {
-        if self.bug == Some(Bug::Shuffles) {
+    fn compare_claim(
+        &mut self,
+        node: usize,
+        queue: &str,
+        max: usize,
+        mut claimed: ClaimReply,
+    ) -> Result<(), Difference> {
+        if self.bug == Some(Bug::ReordersClaims) {
             claimed.jobs.reverse();
         }
         let fence = claimed.jobs.first().map_or(0, |held| held.fence.0);
@@ -217,7 +224,7 @@ impl History {
         same("claim", claimed.jobs.iter().map(|held| held.job.id).collect(), expected)?;
         for held in claimed.jobs {
             if let Some((_, old)) = self.claimed.iter().rev().find(|(_, old)| old.job.id == held.job.id) {
-                same("a fence that grows", held.fence > old.fence, true)?;
+                same("fence grows", held.fence > old.fence, true)?;
             }
             self.claimed.push((node, held));
         }
@@ -252,10 +259,10 @@ impl History {
         same("settle", lost, if recorded { vec![] } else { vec![held.job.id] })
     }
 
-    /// Mostly a recent claim, sometimes one long settled or lost; and its node.
+    /// Returns a claim and its node: mostly a recent one, sometimes one that was settled or lost long ago.
     pub fn some_claim(&mut self) -> Option<(NodeId, HeldJob)> {
-        let back = self.random.usize(1..=self.claimed.len().clamp(1, 12));
-        let (node, held) = self.claimed.get(self.claimed.len().checked_sub(back)?)?;
+        let distance = self.random.usize(1..=self.claimed.len().clamp(1, 12));
+        let (node, held) = self.claimed.get(self.claimed.len().checked_sub(distance)?)?;
         Some((self.nodes[*node].id, held.clone()))
     }
 
@@ -263,12 +270,12 @@ impl History {
         let by = *self.random.choice(&[1, 999, 1_000, 500_000, 2_500_000]).expect("some");
         self.clock.advance(Duration::from_micros(by));
         self.model.now += by as Micros;
-        self.beat(store, None).await;
+        self.send_heartbeats(store, None).await;
     }
 
-    async fn beat(&self, store: &Arc<dyn Store>, but: Option<NodeId>) {
-        for node in self.nodes.iter().filter(|node| Some(node.id) != but) {
-            store.heartbeat(node).await.expect("beats");
+    async fn send_heartbeats(&self, store: &Arc<dyn Store>, except: Option<NodeId>) {
+        for node in self.nodes.iter().filter(|node| Some(node.id) != except) {
+            store.heartbeat(node).await.expect("sends a heartbeat");
         }
     }
 
@@ -280,8 +287,8 @@ impl History {
     async fn reschedule(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let (id, after) = (self.some_id(), *self.random.choice(&[0, 1_000, 1_000_000]).expect("some"));
         let due = Due::After(Duration::from_micros(after));
-        let moved: ChangeResult = store.reschedule(id, due).await.expect("reschedules");
-        same("reschedule", moved, self.model.reschedule(id, after as Micros))
+        let result: ChangeResult = store.reschedule(id, due).await.expect("reschedules");
+        same("reschedule", result, self.model.reschedule(id, after as Micros))
     }
 
     pub fn some_id(&mut self) -> JobId {
@@ -297,37 +304,37 @@ impl History {
         };
     }
 
-    /// A node falls silent, its lease ends, another takes back what it held; a new node joins in its place.
+    /// A node stops its heartbeats, its lease expires, and another node takes its jobs back.
     async fn fail_over(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        let (dead, heir) = (0, 1);
+        let (dead, survivor) = (0, 1);
         let dead_id = self.nodes[dead].id;
         let silence = [Duration::from_secs(1), Duration::from_secs(1), LEASE];
-        for step in silence {
-            self.clock.advance(step);
-            self.model.now += step.as_micros() as Micros;
-            self.beat(store, Some(dead_id)).await;
+        for interval in silence {
+            self.clock.advance(interval);
+            self.model.now += interval.as_micros() as Micros;
+            self.send_heartbeats(store, Some(dead_id)).await;
         }
         for queue in QUEUES {
-            let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::LeavesTheDead));
+            let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::NeverTakesBack));
             let claim = Claim { queue: queue.into(), max: 2, resync: false, suspect, kinds: None };
-            let claimed = store.claim(self.nodes[heir].id, claim).await.expect("claims");
+            let claimed = store.claim(self.nodes[survivor].id, claim).await.expect("claims");
             same("take back", claimed.taken_back, self.model.take_back(dead_id, queue))?;
-            self.claimed(heir, queue, 2, claimed)?;
+            self.compare_claim(survivor, queue, 2, claimed)?;
         }
         Ok(())
     }
 
-    /// A living node is suspected: nothing may be taken from it.
-    async fn rob(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        self.beat(store, None).await;
-        if self.bug == Some(Bug::RobsTheLiving) {
+    /// A claim suspects a live node: no job may be taken from it.
+    async fn suspect_live_node(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+        self.send_heartbeats(store, None).await;
+        if self.bug == Some(Bug::TakesFromLiveNodes) {
             store.leave(self.nodes[2].id).await.expect("leaves");
         }
         let (suspect, queue) = (Some(self.nodes[2].id), QUEUES[0]);
         let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect, kinds: None };
         let claimed = store.claim(self.nodes[1].id, claim).await.expect("claims");
-        same("robbed", claimed.taken_back, 0)?;
-        self.claimed(1, queue, 1, claimed)
+        same("taken from a live node", claimed.taken_back, 0)?;
+        self.compare_claim(1, queue, 1, claimed)
     }
 
     async fn compare(&self, store: &Arc<dyn Store>) -> Result<(), Difference> {
@@ -341,9 +348,9 @@ impl History {
     }
 }
 
-impl Pushing {
-    /// An id belongs to one queue here, so that it names one job.
-    fn in_its_queue(mut self) -> Self {
+impl PushSpec {
+    /// Derives the queue from the id, so that an id names one job.
+    fn with_queue_of_id(mut self) -> Self {
         self.queue = QUEUES[usize::from(self.id.as_bytes()[0].is_multiple_of(3))];
         self
     }

@@ -1,4 +1,4 @@
-//! Seeded random operations against a small model, on every store: whatever the store answers, the model must answer too.
+//! Seeded random operations against a small model, on every store. Store and model must return the same results.
 //!
 //! A failure prints its seed. `DULY_SEED=n` runs that one history, `DULY_HISTORIES=n` runs more of them.
 
@@ -11,11 +11,11 @@ mod transfer;
 use history::{Bug, History, StoreKind};
 use test_support::env_number;
 
-/// Histories in an ordinary run; a file takes longer for each.
+/// Histories of an ordinary run. A history on a file takes longer.
 const HISTORIES: u64 = 150;
 const HISTORIES_IN_FILE: u64 = 25;
 /// Operations per history.
-const STEPS: usize = 200;
+const OPERATIONS: usize = 200;
 
 fn seeds(histories: u64) -> Vec<u64> {
     if let Some(seed) = env_number("DULY_SEED") {
@@ -28,7 +28,7 @@ fn seeds(histories: u64) -> Vec<u64> {
 fn run_all(store_kind: StoreKind, histories: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for seed in seeds(histories) {
-        let found = runtime.block_on(History::new(seed, store_kind.clone(), None).run(STEPS));
+        let found = runtime.block_on(History::new(seed, store_kind.clone(), None).run(OPERATIONS));
         if let Err(difference) = found {
             panic!("seed {seed}: {difference}\nrun it again with DULY_SEED={seed}");
         }
@@ -45,14 +45,14 @@ fn file_matches_the_model() {
     run_all(StoreKind::File, HISTORIES_IN_FILE);
 }
 
-/// The checker is worth something only if it fails when the store is wrong.
+/// The control: the checker must fail if the store is wrong.
 #[test]
 fn every_seeded_bug_is_found() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for bug in Bug::ALL {
         let found = (0..40).any(|seed| {
             let history = History::new(seed, StoreKind::Memory, Some(bug));
-            runtime.block_on(history.run(STEPS)).is_err()
+            runtime.block_on(history.run(OPERATIONS)).is_err()
         });
         assert!(found, "{bug:?} was not found in 40 histories");
     }
@@ -64,7 +64,7 @@ mod on_servers {
 
     use super::*;
 
-    /// On a server every step of a history takes a dozen requests.
+    /// On a server, every operation of a history takes a dozen requests.
     const HISTORIES: u64 = 6;
 
     #[test]

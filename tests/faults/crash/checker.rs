@@ -1,47 +1,47 @@
-//! What must be true of everything that all processes have said, whoever was killed when.
+//! Invariants over the reports of all processes, whichever were killed when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use duly::{JobId, State};
 
-use crate::crash::child::Said;
+use crate::crash::child::ChildEvent;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An acknowledged push is nowhere.
+    /// An acknowledged push is missing.
     Lost(JobId),
-    /// An acknowledged push never came to its end although workers lived.
+    /// An acknowledged push never completed although workers were running.
     Unfinished(JobId),
     /// Two acks were recorded.
     SettledTwice(JobId),
-    /// It was claimed again after its ack was recorded.
-    StartedAfterItsEnd(JobId),
-    /// It started before its due moment.
+    /// The job was claimed again after its ack was recorded.
+    StartedAfterAck(JobId),
+    /// The job started before its due time.
     Early(JobId),
-    /// A process that lived and beat was refused its outcome.
-    Robbed(JobId),
+    /// A running process that sent heartbeats had its outcome rejected.
+    OutcomeRejected(JobId),
     /// Two claims had the same fence.
     FenceTwice(JobId),
 }
 
 #[derive(Default)]
-pub struct History(Vec<Said>);
+pub struct History(Vec<ChildEvent>);
 
 impl History {
-    /// All that one process has said.
-    pub fn add(&mut self, said: Vec<Said>) {
-        self.0.extend(said);
+    /// Adds all reports of one process.
+    pub fn add(&mut self, events: Vec<ChildEvent>) {
+        self.0.extend(events);
     }
 
     pub fn pushed(&self) -> BTreeSet<JobId> {
-        self.0.iter().filter_map(|said| if let Said::Pushed(id) = said { Some(*id) } else { None }).collect()
+        self.0.iter().filter_map(|event| if let ChildEvent::Pushed(id) = event { Some(*id) } else { None }).collect()
     }
 
     pub fn attempts(&self) -> usize {
-        self.0.iter().filter(|said| matches!(said, Said::Started { .. })).count()
+        self.0.iter().filter(|event| matches!(event, ChildEvent::Started { .. })).count()
     }
 
-    /// Everything that is wrong, given the final state of each acknowledged push.
+    /// Returns all faults, given the final state of each acknowledged push.
     pub fn check(&self, states: BTreeMap<JobId, Option<State>>) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (id, state) in states {
@@ -52,21 +52,23 @@ impl History {
             }
         }
         let mut acked: BTreeMap<JobId, u64> = BTreeMap::new();
-        for said in &self.0 {
-            match said {
-                Said::Acked(id, fence) if acked.insert(*id, *fence).is_some() => faults.push(Fault::SettledTwice(*id)),
-                Said::Lost(id) => faults.push(Fault::Robbed(*id)),
+        for event in &self.0 {
+            match event {
+                ChildEvent::Acked(id, fence) if acked.insert(*id, *fence).is_some() => {
+                    faults.push(Fault::SettledTwice(*id))
+                }
+                ChildEvent::Lost(id) => faults.push(Fault::OutcomeRejected(*id)),
                 _ => {}
             }
         }
         let mut fences = BTreeSet::new();
-        for said in &self.0 {
-            let Said::Started { id, fence, late } = said else { continue };
+        for event in &self.0 {
+            let ChildEvent::Started { id, fence, late } = event else { continue };
             if *late < 0 {
                 faults.push(Fault::Early(*id));
             }
-            if acked.get(id).is_some_and(|end| fence > end) {
-                faults.push(Fault::StartedAfterItsEnd(*id));
+            if acked.get(id).is_some_and(|acked_fence| fence > acked_fence) {
+                faults.push(Fault::StartedAfterAck(*id));
             }
             if !fences.insert((*id, *fence)) {
                 faults.push(Fault::FenceTwice(*id));

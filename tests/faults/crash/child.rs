@@ -1,4 +1,4 @@
-//! A process that takes part: how it is started, what it does, what it says.
+//! A child process: its start, its work and its reports.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -18,12 +18,12 @@ pub enum Role {
     Pusher,
 }
 
-/// One thing a process has said, one line each.
+/// One report of a process, printed as one line.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum ChildEvent {
     Joined,
     Pushed(JobId),
-    /// `late` is in microseconds, negative if it was early.
+    /// `late` is in microseconds, negative if the job was early.
     Started {
         id: JobId,
         fence: u64,
@@ -33,21 +33,21 @@ pub enum Said {
     Lost(JobId),
 }
 
-impl Said {
+impl ChildEvent {
     pub fn starts(&self, job: JobId) -> bool {
-        matches!(self, Said::Started { id, .. } if *id == job)
+        matches!(self, ChildEvent::Started { id, .. } if *id == job)
     }
 
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         Some(match words[..] {
-            ["joined"] => Said::Joined,
-            ["pushed", id] => Said::Pushed(id.parse().ok()?),
+            ["joined"] => ChildEvent::Joined,
+            ["pushed", id] => ChildEvent::Pushed(id.parse().ok()?),
             ["started", id, fence, late] => {
-                Said::Started { id: id.parse().ok()?, fence: fence.parse().ok()?, late: late.parse().ok()? }
+                ChildEvent::Started { id: id.parse().ok()?, fence: fence.parse().ok()?, late: late.parse().ok()? }
             }
-            ["acked", id, fence] => Said::Acked(id.parse().ok()?, fence.parse().ok()?),
-            ["lost", id] => Said::Lost(id.parse().ok()?),
+            ["acked", id, fence] => ChildEvent::Acked(id.parse().ok()?, fence.parse().ok()?),
+            ["lost", id] => ChildEvent::Lost(id.parse().ok()?),
             _ => return None,
         })
     }
@@ -55,8 +55,8 @@ impl Said {
 
 pub struct Child {
     process: std::process::Child,
-    lines: Receiver<Said>,
-    said: Vec<Said>,
+    lines: Receiver<ChildEvent>,
+    events: Vec<ChildEvent>,
 }
 
 impl Child {
@@ -77,21 +77,21 @@ impl Child {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if let Some(said) = Said::parse(&line) {
-                    let _ = sender.send(said);
+                if let Some(event) = ChildEvent::parse(&line) {
+                    let _ = sender.send(event);
                 }
             }
         });
-        Child { process, lines, said: Vec::new() }
+        Child { process, lines, events: Vec::new() }
     }
 
-    /// Ends it with SIGKILL and answers all that it has said.
-    pub fn kill(mut self) -> Vec<Said> {
+    /// Kills the process with SIGKILL and returns all its reports.
+    pub fn kill(mut self) -> Vec<ChildEvent> {
         self.process.kill().expect("can be killed");
         self.process.wait().expect("ends");
-        let mut said = std::mem::take(&mut self.said);
-        said.extend(self.lines.iter());
-        said
+        let mut events = std::mem::take(&mut self.events);
+        events.extend(self.lines.iter());
+        events
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -99,37 +99,37 @@ impl Child {
         rustix::process::kill_process(pid, signal).expect("can be signalled");
     }
 
-    /// Waits until it has said this.
-    pub fn wait(&mut self, what: impl Fn(&Said) -> bool) -> Said {
-        let until = Instant::now() + LONG;
+    /// Waits until the process has reported a matching event.
+    pub fn wait(&mut self, matches: impl Fn(&ChildEvent) -> bool) -> ChildEvent {
+        let deadline = Instant::now() + LONG;
         loop {
-            if let Some(said) = self.said.iter().find(|said| what(said)) {
-                return said.clone();
+            if let Some(event) = self.events.iter().find(|event| matches(event)) {
+                return event.clone();
             }
-            let left = until.saturating_duration_since(Instant::now());
-            self.said.push(self.lines.recv_timeout(left).expect("says it in time"));
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            self.events.push(self.lines.recv_timeout(remaining).expect("reports it in time"));
         }
     }
 
-    /// Whether it has said this by now, or says it within a moment.
-    pub fn said(&mut self, what: impl Fn(&Said) -> bool) -> bool {
-        while let Ok(said) = self.lines.recv_timeout(Duration::from_millis(1)) {
-            self.said.push(said);
+    /// Returns whether the process has reported a matching event by now, or does so within a millisecond.
+    pub fn has_reported(&mut self, matches: impl Fn(&ChildEvent) -> bool) -> bool {
+        while let Ok(event) = self.lines.recv_timeout(Duration::from_millis(1)) {
+            self.events.push(event);
         }
-        self.said.iter().any(what)
+        self.events.iter().any(matches)
     }
 
-    /// Waits until the process ends by itself or something else has happened; answers all that it has said.
-    pub fn wait_for_end_or(&mut self, done: impl Fn() -> bool) -> Vec<Said> {
+    /// Waits until the process ends or `done` returns true; returns all its reports.
+    pub fn wait_for_end_or(&mut self, done: impl Fn() -> bool) -> Vec<ChildEvent> {
         loop {
             match self.lines.recv_timeout(Duration::from_millis(50)) {
-                Ok(said) => self.said.push(said),
+                Ok(event) => self.events.push(event),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if done() => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        std::mem::take(&mut self.said)
+        std::mem::take(&mut self.events)
     }
 }
 
@@ -140,8 +140,8 @@ impl Drop for Child {
     }
 }
 
-/// What a child process does; returns at once in any other.
-pub fn live() {
+/// Runs the role of a child process; returns at once in any other process.
+pub fn run_role() {
     let (Ok(role), Ok(store)) = (std::env::var(ROLE), std::env::var(STORE)) else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -154,9 +154,9 @@ pub fn live() {
     });
 }
 
-fn say(line: std::fmt::Arguments<'_>) {
+fn report(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    // Whoever listened may be gone; then it does not matter.
+    // Fails only if the parent is gone.
     let _ = writeln!(out, "{line}");
 }
 
@@ -164,7 +164,7 @@ async fn work(duly: &Duly) {
     let worker = duly
         .worker()
         .queue("default", 8)
-        // A done job that was pruned could not be told from one that was lost.
+        // A pruned job could not be distinguished from a lost one.
         .keep_done_max(usize::MAX)
         .on_kind("sleep", |ctx: Ctx| async move {
             let ms = ctx.job().args.parse().unwrap_or(0);
@@ -178,25 +178,25 @@ async fn work(duly: &Duly) {
             }
         })
         .on_event(|event| match event {
-            Event::Joined { .. } => say(format_args!("joined")),
+            Event::Joined { .. } => report(format_args!("joined")),
             Event::Started { held, .. } => {
                 let now = SystemTime::now();
                 let late = match now.duration_since(held.due) {
                     Ok(late) => late.as_micros() as i64,
                     Err(early) => -(early.duration().as_micros() as i64),
                 };
-                say(format_args!("started {} {} {late}", held.job.id, held.fence));
+                report(format_args!("started {} {} {late}", held.job.id, held.fence));
             }
             Event::Settled { held, outcome: Outcome::Ack, .. } => {
-                say(format_args!("acked {} {}", held.job.id, held.fence));
+                report(format_args!("acked {} {}", held.job.id, held.fence));
             }
-            Event::Lost { id } => say(format_args!("lost {id}")),
+            Event::Lost { id } => report(format_args!("lost {id}")),
             _ => {}
         });
     worker.run().await.expect("works");
 }
 
-/// Pushes for ever, singly and in batches, now and later, and says what was acknowledged.
+/// Pushes forever, singly and in batches, now and later, and reports each acknowledged push.
 async fn push(duly: &Duly) {
     loop {
         let job = |_| {
@@ -207,7 +207,7 @@ async fn push(duly: &Duly) {
             }
         };
         let pushed = duly.push_all((0..fastrand::usize(1..6)).map(job)).await.expect("pushes");
-        pushed.iter().for_each(|pushed| say(format_args!("pushed {}", pushed.id())));
+        pushed.iter().for_each(|pushed| report(format_args!("pushed {}", pushed.id())));
         tokio::time::sleep(Duration::from_millis(fastrand::u64(..10))).await;
     }
 }

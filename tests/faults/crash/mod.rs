@@ -1,7 +1,7 @@
-//! Real processes on one file, killed with -9 at random moments or paused: nothing acknowledged is lost,
-//! nothing is settled twice, nothing starts early, and nobody who beats is robbed.
+//! Real processes on one file, killed with SIGKILL at random moments or paused. No acknowledged job is lost, settled
+//! twice or started early, and no outcome of a worker that sends heartbeats is rejected.
 //!
-//! The children are this same test binary, started again with a role in its environment.
+//! The children are this test binary, started again with a role in the environment.
 //! `DULY_CRASH_SECONDS=n` makes the random run longer.
 
 mod checker;
@@ -10,20 +10,20 @@ mod child;
 use std::time::{Duration, Instant};
 
 use checker::{Fault, History};
-use child::{Child, Role, Said};
+use child::{Child, ChildEvent, Role};
 use duly::{Duly, JobId, Push, State};
 
-/// How long the random run takes in an ordinary run.
+/// Duration of the random run by default.
 const SECONDS: u64 = 12;
-/// Of many faults so many are shown.
+/// Maximum number of faults in a failure message.
 const FAULTS_SHOWN: usize = 20;
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Timeout of all waits; every wait of a passing test is far shorter.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Not a test: the way into a child process.
+/// Not a test: the entry point of a child process.
 #[test]
 fn child_process() {
-    child::live();
+    child::run_role();
 }
 
 struct File {
@@ -50,13 +50,13 @@ fn random_kills_lose_nothing() {
     let mut history = History::default();
     let roles = [Role::Worker, Role::Worker, Role::Worker, Role::Pusher, Role::Pusher];
     let mut children: Vec<Child> = roles.map(|role| Child::start(role, &file.url)).into();
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut kills = 0;
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         // The nemesis has no event to wait for: its moments are random on purpose.
         std::thread::sleep(Duration::from_millis(random.u64(20..250)));
-        let at = random.usize(..children.len());
-        let killed = std::mem::replace(&mut children[at], Child::start(roles[at], &file.url));
+        let index = random.usize(..children.len());
+        let killed = std::mem::replace(&mut children[index], Child::start(roles[index], &file.url));
         history.add(killed.kill());
         kills += 1;
     }
@@ -65,12 +65,12 @@ fn random_kills_lose_nothing() {
     }
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
-    runtime.block_on(empty(&duly));
+    runtime.block_on(wait_until_empty(&duly));
     for worker in children {
         history.add(worker.kill());
     }
     let pushed = history.pushed();
-    let states = pushed.iter().map(|id| (*id, runtime.block_on(duly.get(*id)).expect("looks").map(|r| r.state)));
+    let states = pushed.iter().map(|id| (*id, runtime.block_on(duly.get(*id)).expect("a reply").map(|r| r.state)));
     let faults = history.check(states.collect());
     println!("seed {seed}: {kills} kills, {} pushes acknowledged, {} attempts", pushed.len(), history.attempts());
     assert!(pushed.len() > 100, "the run did something: {} pushes", pushed.len());
@@ -82,16 +82,16 @@ fn random_kills_lose_nothing() {
     );
 }
 
-/// Waits until nothing is left to do.
-async fn empty(duly: &Duly) {
-    let until = Instant::now() + LONG;
+/// Waits until no job is scheduled, ready or running.
+async fn wait_until_empty(duly: &Duly) {
+    let deadline = Instant::now() + LONG;
     loop {
         let counts = duly.counts().await.expect("counts");
-        let left: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running).sum();
-        if left == 0 {
+        let unfinished: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running).sum();
+        if unfinished == 0 {
             return;
         }
-        assert!(Instant::now() < until, "work stands still: {counts:?}");
+        assert!(Instant::now() < deadline, "jobs make no progress: {counts:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -103,24 +103,24 @@ fn jobs_of_a_killed_worker_are_taken_over_at_once() {
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
     let mut workers = vec![Child::start(Role::Worker, &file.url), Child::start(Role::Worker, &file.url)];
     for worker in &mut workers {
-        worker.wait(|said| matches!(said, Said::Joined));
+        worker.wait(|event| matches!(event, ChildEvent::Joined));
     }
     let mut times = Vec::new();
     for _ in 0..8 {
         let id = runtime.block_on(duly.push(Push::new("sleep", "600"))).expect("pushes").id();
         let holder = loop {
-            if let Some(at) = workers.iter_mut().position(|worker| worker.said(|said| said.starts(id))) {
-                break at;
+            if let Some(index) = workers.iter_mut().position(|worker| worker.has_reported(|event| event.starts(id))) {
+                break index;
             }
         };
         let killed = std::mem::replace(&mut workers[holder], Child::start(Role::Worker, &file.url));
-        let since = Instant::now();
+        let killed_at = Instant::now();
         killed.kill();
-        while !workers.iter_mut().any(|worker| worker.said(|said| said.starts(id))) {
-            assert!(since.elapsed() < LONG, "nobody took over");
+        while !workers.iter_mut().any(|worker| worker.has_reported(|event| event.starts(id))) {
+            assert!(killed_at.elapsed() < LONG, "no worker took the job over");
         }
-        times.push(since.elapsed());
-        runtime.block_on(empty(&duly));
+        times.push(killed_at.elapsed());
+        runtime.block_on(wait_until_empty(&duly));
     }
     times.sort();
     println!("from kill -9 to the next start: median {:?}, worst {:?}", times[times.len() / 2], times[times.len() - 1]);
@@ -134,15 +134,15 @@ fn paused_worker_is_rejected_and_notified() {
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
     let id = runtime.block_on(duly.push(Push::new("sleep", "3000"))).expect("pushes").id();
     let mut paused = Child::start(Role::Worker, &file.url);
-    paused.wait(|said| said.starts(id));
+    paused.wait(|event| event.starts(id));
     paused.signal(rustix::process::Signal::STOP);
     let mut other = Child::start(Role::Worker, &file.url);
-    other.wait(|said| said.starts(id));
+    other.wait(|event| event.starts(id));
     paused.signal(rustix::process::Signal::CONT);
-    paused.wait(|said| matches!(said, Said::Lost(lost) if *lost == id));
-    other.wait(|said| matches!(said, Said::Acked(acked, _) if *acked == id));
+    paused.wait(|event| matches!(event, ChildEvent::Lost(lost) if *lost == id));
+    other.wait(|event| matches!(event, ChildEvent::Acked(acked, _) if *acked == id));
 
-    let record = runtime.block_on(duly.get(id)).expect("looks").expect("is kept");
+    let record = runtime.block_on(duly.get(id)).expect("a reply").expect("is kept");
     assert_eq!((record.state, record.crashes), (State::Done, 1));
 }
 
@@ -153,13 +153,13 @@ fn job_that_aborts_its_process_is_buried() {
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
     let poison = runtime.block_on(duly.push(Push::new("abort", "null"))).expect("pushes").id();
     let mut starts = 0;
-    let until = Instant::now() + LONG;
-    let state = || runtime.block_on(duly.get(poison)).expect("looks").expect("is kept");
+    let deadline = Instant::now() + LONG;
+    let state = || runtime.block_on(duly.get(poison)).expect("a reply").expect("is kept");
     while state().state != State::Dead {
         let mut worker = Child::start(Role::Worker, &file.url);
-        let ended = worker.wait_for_end_or(|| state().state == State::Dead);
-        starts += ended.iter().filter(|said| said.starts(poison)).count();
-        assert!(Instant::now() < until, "it is not buried");
+        let events = worker.wait_for_end_or(|| state().state == State::Dead);
+        starts += events.iter().filter(|event| event.starts(poison)).count();
+        assert!(Instant::now() < deadline, "it is not buried");
     }
     let record = state();
     assert_eq!(starts, 4, "once, and three more times after crashes");
@@ -174,35 +174,35 @@ fn aborting_job_does_not_bury_its_neighbours() {
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
     let jobs = (0..8).map(|n| if n == 0 { Push::new("abort", "50") } else { Push::new("sleep", "150") });
     let ids: Vec<JobId> = runtime.block_on(duly.push_all(jobs)).expect("pushes").iter().map(|p| p.id()).collect();
-    let state = |id: &JobId| runtime.block_on(duly.get(*id)).expect("looks").expect("is kept").state;
-    let until = Instant::now() + LONG;
+    let state = |id: &JobId| runtime.block_on(duly.get(*id)).expect("a reply").expect("is kept").state;
+    let deadline = Instant::now() + LONG;
     while !ids.iter().all(|id| state(id).is_final()) {
         let mut worker = Child::start(Role::Worker, &file.url);
         worker.wait_for_end_or(|| ids.iter().all(|id| state(id).is_final()));
-        assert!(Instant::now() < until, "{:?}", ids.iter().map(state).collect::<Vec<_>>());
+        assert!(Instant::now() < deadline, "{:?}", ids.iter().map(state).collect::<Vec<_>>());
     }
     assert_eq!(state(&ids[0]), State::Dead);
     assert!(ids[1..].iter().all(|id| state(id) == State::Done), "{:?}", ids.iter().map(state).collect::<Vec<_>>());
 }
 
-/// The checker is worth something only if it fails when something is wrong.
+/// Control of the checker: it reports each kind of fault.
 #[test]
-fn the_checker_finds_every_fault() {
+fn checker_finds_every_fault() {
     let id = JobId::from_name("one");
-    let start = |fence, late| Said::Started { id, fence, late };
-    let whole = || vec![Said::Pushed(id), start(1, 5), Said::Acked(id, 1)];
-    let check = |said: Vec<Said>, state| {
+    let start = |fence, late| ChildEvent::Started { id, fence, late };
+    let whole = || vec![ChildEvent::Pushed(id), start(1, 5), ChildEvent::Acked(id, 1)];
+    let check = |events: Vec<ChildEvent>, state| {
         let mut history = History::default();
-        history.add(said);
+        history.add(events);
         history.check([(id, state)].into())
     };
     assert_eq!(check(whole(), Some(State::Done)), []);
     assert_eq!(check(whole(), None), [Fault::Lost(id)]);
     assert_eq!(check(whole(), Some(State::Ready)), [Fault::Unfinished(id)]);
-    assert_eq!(check([whole(), vec![Said::Acked(id, 1)]].concat(), Some(State::Done)), [Fault::SettledTwice(id)]);
-    assert_eq!(check([whole(), vec![start(2, 5)]].concat(), Some(State::Done)), [Fault::StartedAfterItsEnd(id)]);
-    assert_eq!(check(vec![Said::Pushed(id), start(1, -1)], Some(State::Done)), [Fault::Early(id)]);
-    assert_eq!(check([whole(), vec![Said::Lost(id)]].concat(), Some(State::Done)), [Fault::Robbed(id)]);
+    assert_eq!(check([whole(), vec![ChildEvent::Acked(id, 1)]].concat(), Some(State::Done)), [Fault::SettledTwice(id)]);
+    assert_eq!(check([whole(), vec![start(2, 5)]].concat(), Some(State::Done)), [Fault::StartedAfterAck(id)]);
+    assert_eq!(check(vec![ChildEvent::Pushed(id), start(1, -1)], Some(State::Done)), [Fault::Early(id)]);
+    assert_eq!(check([whole(), vec![ChildEvent::Lost(id)]].concat(), Some(State::Done)), [Fault::OutcomeRejected(id)]);
     assert_eq!(
         check(vec![start(1, 0), start(1, 0)], Some(State::Done)),
         [Fault::FenceTwice(id)],

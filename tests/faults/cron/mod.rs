@@ -1,8 +1,8 @@
-//! Several real processes, many rules that fire each second, and kill -9 at random moments:
-//! one job per tick, none missing, none twice.
+//! Several real processes with many rules that fire each second, killed with SIGKILL at random moments. Every tick has
+//! exactly one job.
 //!
-//! The children are this same test binary, started again with a store in its environment.
-//! `DULY_CRON_SECONDS=n` makes it longer, `DULY_CRON_RULES=n` has so many rules.
+//! The children are this test binary, started again with a store in the environment. `DULY_CRON_SECONDS=n` sets the
+//! duration, `DULY_CRON_RULES=n` the number of rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -10,20 +10,21 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use duly::{CronRecord, CronRule, Ctx, Duly, Event, Filter, JobId, Missed, Outcome, Push};
+use duly::cron::{CronRecord, CronRule, Missed};
+use duly::{Ctx, Duly, Event, Filter, JobId, Outcome, Push};
 use test_support::env_number;
 #[cfg(feature = "redis")]
 use test_support::servers;
 
 const STORE: &str = "DULY_CRON_STORE";
-/// How long the run takes, and how many rules there are, in an ordinary run.
+/// Duration of the run and number of rules by default.
 const SECONDS: u64 = 6;
 const RULES: u64 = 500;
 const PROCESSES: usize = 3;
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Timeout of all waits; every wait of a passing test is far shorter.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Not a test: the way into a child process.
+/// Not a test: the entry point of a child process.
 #[test]
 fn child_process() {
     if let Ok(store) = std::env::var(STORE) {
@@ -35,20 +36,20 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// Works until it is killed, and says which jobs it has done.
+/// Works until it is killed, and reports each completed job.
 async fn work(store: &str) {
     let duly = Duly::open(store).await.expect("opens");
     let worker = duly.worker().queue("default", 50).keep_done_max(usize::MAX).on_kind("tick", |_: Ctx| async {});
     let worker = worker.on_event(|event| {
         if let Event::Settled { held, outcome: Outcome::Ack, .. } = event {
-            // Whoever listened may be gone; then it does not matter.
+            // Fails only if the parent is gone.
             let _ = writeln!(std::io::stdout().lock(), "acked {}", held.job.id);
         }
     });
     worker.run().await.expect("works");
 }
 
-/// What all processes together have said to be done, and how often.
+/// How often each job was reported as done by any process.
 type Acked = Arc<Mutex<BTreeMap<JobId, usize>>>;
 
 fn start(store: &str, acked: &Acked) -> Child {
@@ -69,7 +70,8 @@ fn start(store: &str, acked: &Acked) -> Child {
     process
 }
 
-/// Rules that fire each second, processes that are killed at random; answers the rules as they were made, and as they are in the end.
+/// Runs rules that fire each second while processes are killed at random. Returns the rules as created and as at the
+/// end.
 fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, Acked) {
     let (runtime, acked) = (runtime(), Acked::default());
     let (seconds, rules) =
@@ -79,58 +81,59 @@ fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, Acked
     let rule =
         |n: u64| CronRule::new(format!("r{n}"), "* * * * * *", job(n)).expect("a rule").missed(Missed::All(1_000));
     let put = async |n| duly.put_cron(rule(n)).await.expect("puts");
-    let made: Vec<CronRecord> = runtime.block_on(async { futures_util::future::join_all((0..rules).map(put)).await });
+    let created: Vec<CronRecord> =
+        runtime.block_on(async { futures_util::future::join_all((0..rules).map(put)).await });
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let mut children: Vec<Child> = (0..PROCESSES).map(|_| start(url, &acked)).collect();
-    let (until, mut kills) = (Instant::now() + Duration::from_secs(seconds), 0);
-    while Instant::now() < until {
-        // The nemesis has no event to wait for: its moments are random on purpose.
+    let (deadline, mut kills) = (Instant::now() + Duration::from_secs(seconds), 0);
+    while Instant::now() < deadline {
+        // The kills wait for no event: their times are random on purpose.
         std::thread::sleep(Duration::from_millis(random.u64(50..500)));
-        let at = random.usize(..children.len());
-        let mut killed = std::mem::replace(&mut children[at], start(url, &acked));
+        let index = random.usize(..children.len());
+        let mut killed = std::mem::replace(&mut children[index], start(url, &acked));
         killed.kill().expect("can be killed");
         killed.wait().expect("ends");
         kills += 1;
     }
     let end = runtime.block_on(async {
-        futures_util::future::join_all(made.iter().map(|record| duly.pause_cron(&record.rule.name))).await
+        futures_util::future::join_all(created.iter().map(|record| duly.pause_cron(&record.rule.name))).await
     });
     let end: Vec<CronRecord> = end.into_iter().map(|record| record.expect("pauses")).collect();
-    runtime.block_on(emptied(&duly));
+    runtime.block_on(wait_until_empty(&duly));
     for mut child in children {
         child.kill().expect("can be killed");
         child.wait().expect("ends");
     }
     println!(
-        "seed {seed}: {kills} kills, {rules} rules, {} jobs said to be done",
+        "seed {seed}: {kills} kills, {rules} rules, {} jobs reported as done",
         acked.lock().expect("no panic").len()
     );
-    (duly, made.into_iter().zip(end).collect(), acked)
+    (duly, created.into_iter().zip(end).collect(), acked)
 }
 
-async fn emptied(duly: &Duly) {
-    let until = Instant::now() + LONG;
+async fn wait_until_empty(duly: &Duly) {
+    let deadline = Instant::now() + LONG;
     loop {
         let counts = duly.counts().await.expect("counts");
-        let left: u64 = counts.iter().map(|count| count.scheduled + count.ready + count.running).sum();
-        if left == 0 {
+        let unfinished: u64 = counts.iter().map(|count| count.scheduled + count.ready + count.running).sum();
+        if unfinished == 0 {
             return;
         }
-        assert!(Instant::now() < until, "work stands still: {counts:?}");
+        assert!(Instant::now() < deadline, "jobs make no progress: {counts:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The jobs of all ticks from the first to the last that was fired.
+/// Returns the jobs of all ticks from the first to the last one fired.
 fn expected(rules: &[(CronRecord, CronRecord)]) -> BTreeSet<JobId> {
     let mut ids = BTreeSet::new();
-    for (made, end) in rules {
+    for (created, end) in rules {
         let last = end.last.expect("has fired");
-        let mut tick = made.next.expect("has a tick");
+        let mut tick = created.next.expect("has a tick");
         while tick <= last {
             let micros = tick.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros();
-            ids.insert(JobId::from_name(&format!("cron:{}:{micros}", made.rule.name)));
+            ids.insert(JobId::from_name(&format!("cron:{}:{micros}", created.rule.name)));
             tick += Duration::from_secs(1);
         }
     }
@@ -156,12 +159,12 @@ fn every_tick_has_one_job(url: &str) {
     assert_eq!((missing, extra), (0, 0), "of {} ticks: missing, and too many", expected.len());
 }
 
-/// Ids are forgotten at once here: a tick that is fired twice would be done twice.
-fn no_tick_is_fired_twice(url: &str) {
+/// Ids are forgotten at once here, so a tick that fires twice would run twice.
+fn no_tick_fires_twice(url: &str) {
     let (_, rules, acked) =
         run(&format!("{url}{}remember=0", if url.contains('?') { "&" } else { "?" }), Duration::ZERO);
     let (acked, expected) = (acked.lock().expect("no panic"), expected(&rules));
-    assert!(acked.len() > expected.len() / 2, "most were heard of: {} of {}", acked.len(), expected.len());
+    assert!(acked.len() > expected.len() / 2, "most were reported: {} of {}", acked.len(), expected.len());
     let twice: Vec<_> = acked.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "{} of {} twice", twice.len(), acked.len());
     assert!(acked.keys().all(|id| expected.contains(id)), "and only ticks");
@@ -180,7 +183,7 @@ fn on_file_every_tick_has_one_job() {
 #[test]
 fn on_file_no_tick_fires_twice() {
     let dir = test_support::temp_dir();
-    no_tick_is_fired_twice(&file(&dir));
+    no_tick_fires_twice(&file(&dir));
 }
 
 #[cfg(feature = "redis")]
@@ -192,5 +195,5 @@ fn on_redis_every_tick_has_one_job() {
 #[cfg(feature = "redis")]
 #[test]
 fn on_redis_no_tick_fires_twice() {
-    no_tick_is_fired_twice(&format!("{}?prefix={}", servers::redis().url(), JobId::fresh()));
+    no_tick_fires_twice(&format!("{}?prefix={}", servers::redis().url(), JobId::fresh()));
 }

@@ -1,4 +1,4 @@
-//! Processes that take part: how they are started, killed and paused, and what they are.
+//! Child processes: how they are started, killed and paused, and their roles.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ const ROLE: &str = "DULY_LOCK_ROLE";
 const STORE: &str = "DULY_LOCK_STORE";
 const FILE: &str = "DULY_LOCK_FILE";
 const ARG: &str = "DULY_LOCK_ARG";
-/// What a child says to its parent, told apart from what the test harness says.
-const MARK: &str = "says: ";
+/// Prefix of a child's messages to its parent, which separates them from output of the test harness.
+const MARK: &str = "child: ";
 
-/// A process to be started.
+/// The configuration of a child process.
 pub struct Start {
     role: &'static str,
     pub store: String,
     pub file: PathBuf,
     pub arg: String,
-    /// A library that it loads before all others.
+    /// A library for `LD_PRELOAD`.
     pub preload: Option<PathBuf>,
 }
 
@@ -36,11 +36,12 @@ impl Start {
         Start { role, store: store.into(), file: file.into(), arg: arg.to_string(), preload: None }
     }
 
-    /// The system kills it when the thread that calls this ends: also if it is paused then, or the tests are killed.
+    /// Starts the process. The system kills it when the calling thread ends, even if it is paused or the tests are
+    /// killed.
     pub fn run(&self) -> Child {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
-        command.arg(std::env::current_exe().expect("knows itself"));
+        command.arg(std::env::current_exe().expect("the path of this binary"));
         command.args(test_support::child_test_args("distributed_locks::child_process"));
         command.env(ROLE, self.role).env(STORE, &self.store).env(FILE, &self.file).env(ARG, &self.arg);
         if let Some(library) = &self.preload {
@@ -49,23 +50,23 @@ impl Start {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().expect("starts");
         let out = process.stdout.take().expect("piped");
-        let (sender, words) = channel();
+        let (sender, messages) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 // The harness may have begun the line.
-                if let Some((_, word)) = line.split_once(MARK) {
-                    let _ = sender.send(word.to_owned());
+                if let Some((_, message)) = line.split_once(MARK) {
+                    let _ = sender.send(message.to_owned());
                 }
             }
         });
-        Child { process, words }
+        Child { process, messages }
     }
 }
 
 /// A running process. Killed when dropped.
 pub struct Child {
     process: std::process::Child,
-    words: Receiver<String>,
+    messages: Receiver<String>,
 }
 
 impl Child {
@@ -81,9 +82,9 @@ impl Child {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL; returns when it is gone.
+    /// Sends SIGKILL; returns when the process is gone.
     pub fn kill(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -92,25 +93,25 @@ impl Child {
         self.process.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Waits for the next thing it says.
-    pub fn word(&mut self) -> String {
-        self.words.recv_timeout(LONG).expect("says something in time")
+    /// Waits for the next message of the process.
+    pub fn next_message(&mut self) -> String {
+        self.messages.recv_timeout(LONG).expect("a message in time")
     }
 
-    /// Tells it to go on: it waits for a line.
+    /// Sends the line for which [`wait_for_go`] waits.
     pub fn go(&mut self) {
         self.process.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it listens");
     }
 
     pub fn is_paused(&self) -> bool {
-        // The state stands after the name, which is in brackets and may hold anything.
+        // The state follows the name, which is in parentheses and may contain any character.
         self.proc("stat").rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
 
-    /// How much memory it has, in bytes.
+    /// Returns its resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let status = self.proc("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("is told");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
         1024 * line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number")
     }
 
@@ -125,29 +126,29 @@ impl Drop for Child {
     }
 }
 
-/// Says something to the parent.
-pub fn say(word: impl std::fmt::Display) {
+/// Sends a message to the parent.
+pub fn report(message: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // Whoever listened may be gone; then it does not matter.
-    let _ = writeln!(out, "{MARK}{word}");
+    // Fails only if the parent is gone.
+    let _ = writeln!(out, "{MARK}{message}");
 }
 
-/// Waits until the parent says go.
+/// Waits for [`Child::go`].
 pub fn wait_for_go() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// What a child process does; returns at once in any other.
-pub fn live() {
+/// Runs the role of a child process; returns at once in any other process.
+pub fn run_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let of = |variable| std::env::var(variable).unwrap_or_default();
-    let (store, file, arg) = (of(STORE), PathBuf::from(of(FILE)), of(ARG));
+    let read = |variable| std::env::var(variable).unwrap_or_default();
+    let (store, file, arg) = (read(STORE), PathBuf::from(read(FILE)), read(ARG));
     match role.as_str() {
-        "client" => runtime().block_on(client::live(&store, &file)),
-        "counter" => runtime().block_on(counter::live(&store, &file, arg.parse().expect("a number"))),
-        "late" => runtime().block_on(counter::late(&store, &file, arg == "checked")),
-        "node" => runtime().block_on(flood::live(&store, KEY)),
-        "clock" => say(clock::compare()),
+        "client" => runtime().block_on(client::run(&store, &file)),
+        "counter" => runtime().block_on(counter::run(&store, &file, arg.parse().expect("a number"))),
+        "late_writer" => runtime().block_on(counter::run_late_writer(&store, &file, arg == "checked")),
+        "node" => runtime().block_on(flood::run(&store, KEY)),
+        "clock" => report(clock::compare()),
         other => panic!("no role {other}"),
     }
 }

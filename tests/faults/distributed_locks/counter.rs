@@ -1,4 +1,4 @@
-//! What a lock protects: a number in a file, which refuses a fence older than it has seen. And those who count with it.
+//! The protected resource: a number in a file that rejects fences older than the newest one. And its clients.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -8,21 +8,20 @@ use std::time::Duration;
 use duly::{Duly, Fence};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::distributed_locks::child::{say, wait_for_go};
+use crate::distributed_locks::child::{report, wait_for_go};
 use crate::distributed_locks::location::MS;
 
-/// How long their locks last without being extended.
+/// The time to live of the clients' locks.
 pub const TTL: Duration = Duration::from_millis(300);
-/// One in so many increments is paused in its middle, for longer than its lock lasts.
+/// One in this many increments is paused in its middle, for longer than the lock's time to live.
 const PAUSE_ONE_IN: u32 = 150;
 
-/// The fence was older than one that was seen before.
+/// The fence was older than an earlier one.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused;
+pub struct Rejected;
 
-/// A number and the greatest fence that was seen, changed in one step: as a row would be by
-/// `UPDATE .. SET value = ?1, fence = ?2 WHERE fence <= ?2`. The file's own lock stands for the database's; nobody is
-/// paused while holding it for any other reason than that the system does so.
+/// A number and the greatest fence so far, changed atomically, as a row would be by `UPDATE .. SET value = ?1, fence =
+/// ?2 WHERE fence <= ?2`. The file lock replaces that of a database; no test pauses a process that holds it.
 pub struct Counter(File);
 
 impl Counter {
@@ -31,31 +30,31 @@ impl Counter {
         Counter(open.expect("a file of the test's own"))
     }
 
-    /// The value. To look is to have the fence seen: whoever has looked before, and writes after, is refused.
-    /// Were it only seen by the write, an older holder could still write between this look and that write.
-    pub fn look(&self, fence: Fence) -> Result<u64, Refused> {
-        self.change(|(value, seen)| if fence.0 < seen { Err(Refused) } else { Ok((value, fence.0)) })
+    /// Returns the value and records the fence, so that a later write with an older fence is rejected. If only writes
+    /// recorded it, an older holder could still write between this read and the next write.
+    pub fn read(&self, fence: Fence) -> Result<u64, Rejected> {
+        self.change(|(value, newest)| if fence.0 < newest { Err(Rejected) } else { Ok((value, fence.0)) })
     }
 
-    pub fn set(&self, value: u64, fence: Fence) -> Result<u64, Refused> {
-        self.change(|(_, seen)| if fence.0 < seen { Err(Refused) } else { Ok((value, fence.0)) })
+    pub fn set(&self, value: u64, fence: Fence) -> Result<u64, Rejected> {
+        self.change(|(_, newest)| if fence.0 < newest { Err(Rejected) } else { Ok((value, fence.0)) })
     }
 
-    /// What a program does that trusts its lock.
-    pub fn set_carelessly(&self, value: u64) {
-        self.change(|(_, seen)| Ok((value, seen))).expect("is not refused");
+    /// Writes without a fence, as a program that relies on the lock alone would.
+    pub fn set_without_fence(&self, value: u64) {
+        self.change(|(_, newest)| Ok((value, newest))).expect("is never rejected");
     }
 
     pub fn value(&self) -> u64 {
-        self.change(Ok).expect("is not refused")
+        self.change(Ok).expect("is never rejected")
     }
 
-    fn change(&self, next: impl FnOnce((u64, u64)) -> Result<(u64, u64), Refused>) -> Result<u64, Refused> {
+    fn change(&self, next: impl FnOnce((u64, u64)) -> Result<(u64, u64), Rejected>) -> Result<u64, Rejected> {
         self.0.lock().expect("locks");
         let mut bytes = [0; 16];
-        let read = self.0.read_at(&mut bytes, 0).expect("reads");
-        assert!(read == 0 || read == bytes.len(), "whole or new");
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let length = self.0.read_at(&mut bytes, 0).expect("reads");
+        assert!(length == 0 || length == bytes.len(), "whole or new");
+        let number = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"));
         let next = next((number(0), number(8)));
         if let Ok((value, fence)) = next {
             let bytes = [value.to_le_bytes(), fence.to_le_bytes()].concat();
@@ -66,67 +65,66 @@ impl Counter {
     }
 }
 
-/// The child: counts up to the goal together with others, and says how often it has, how often it was refused,
-/// and how often it was paused.
-pub async fn live(store: &str, file: &Path, goal: u64) {
+/// The child: counts to the goal together with others, then reports how often it counted, was rejected and was paused.
+pub async fn run(store: &str, file: &Path, goal: u64) {
     let (duly, counter) = (Duly::open(store).await.expect("opens"), Counter::at(file));
-    let (mut counted, mut refused, mut paused) = (0, 0, 0);
+    let (mut counted, mut rejected, mut paused) = (0, 0, 0);
     loop {
         let guard = duly.lock("counter").ttl(TTL).acquire().await.expect("gets it");
-        let set = match counter.look(guard.fence()) {
+        let set = match counter.read(guard.fence()) {
             Ok(value) if value >= goal => break,
             Ok(value) => {
                 if fastrand::u32(..PAUSE_ONE_IN) == 0 {
                     paused += 1;
                     kill_process(getpid(), Signal::STOP).expect("stops itself");
-                    // Another thread may have got the signal: a moment goes by before it has stopped this one.
+                    // Another thread may have got the signal; this one stops a moment later.
                     std::thread::sleep(20 * MS);
                 }
-                // Whether the lock is lost by now is not asked: that alone would leave a gap.
+                // Does not check whether the lock is lost: that check alone would leave a gap.
                 counter.set(value + 1, guard.fence())
             }
-            Err(Refused) => Err(Refused),
+            Err(Rejected) => Err(Rejected),
         };
         match set {
             Ok(_) => counted += 1,
-            Err(Refused) => refused += 1,
+            Err(Rejected) => rejected += 1,
         }
-        // Says that it was lost, where it was.
+        // Fails if the lock was lost.
         let _ = guard.release().await;
     }
-    say(format_args!("{counted} {refused} {paused}"));
+    report(format_args!("{counted} {rejected} {paused}"));
 }
 
-/// The child: looks, is paused there, and writes when it is let go.
-pub async fn late(store: &str, file: &Path, checked: bool) {
+/// The child: reads, pauses, and writes after the parent's signal.
+pub async fn run_late_writer(store: &str, file: &Path, checked: bool) {
     let (duly, counter) = (Duly::open(store).await.expect("opens"), Counter::at(file));
     let guard = duly.lock("counter").ttl(TTL).acquire().await.expect("is free");
-    let value = counter.look(guard.fence()).expect("the first");
-    say("has looked");
+    let value = counter.read(guard.fence()).expect("the first");
+    report("has read");
     wait_for_go();
     if checked {
         match counter.set(value + 1, guard.fence()) {
-            Ok(_) => say("wrote"),
-            Err(Refused) => say("refused"),
+            Ok(_) => report("wrote"),
+            Err(Rejected) => report("rejected"),
         }
     } else {
-        counter.set_carelessly(value + 1);
-        say("wrote");
+        counter.set_without_fence(value + 1);
+        report("wrote");
     }
     // Time for the guard to learn what has happened.
     let _ = tokio::time::timeout(1_000 * MS, guard.lost()).await;
-    say(if guard.is_lost() { "knows" } else { "does not know" });
+    report(if guard.is_lost() { "noticed" } else { "did not notice" });
 }
 
 #[test]
 fn counter_rejects_an_older_fence() {
     let dir = test_support::temp_dir();
     let counter = Counter::at(&dir.path().join("counter"));
-    assert_eq!(counter.look(Fence(5)), Ok(0));
+    assert_eq!(counter.read(Fence(5)), Ok(0));
     assert_eq!(counter.set(1, Fence(5)), Ok(1));
-    assert_eq!(counter.look(Fence(6)), Ok(1));
-    assert_eq!(counter.set(2, Fence(5)), Err(Refused), "a newer one has looked");
-    assert_eq!(counter.look(Fence(5)), Err(Refused));
+    assert_eq!(counter.read(Fence(6)), Ok(1));
+    assert_eq!(counter.set(2, Fence(5)), Err(Rejected), "a newer fence has been recorded");
+    assert_eq!(counter.read(Fence(5)), Err(Rejected));
     assert_eq!(counter.set(2, Fence(6)), Ok(2));
     assert_eq!(counter.value(), 2);
 }

@@ -1,4 +1,4 @@
-//! Histories of two locks and five clients under kill -9, pauses, partitions, failovers and clocks that are set.
+//! Histories of two locks and five clients under SIGKILL, pauses, partitions, failovers and stepped clocks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,57 +6,63 @@ use std::time::Duration;
 use crate::distributed_locks::checker::{Fault, Hold, check};
 use crate::distributed_locks::client::NAMES;
 use crate::distributed_locks::location::Location;
-use crate::distributed_locks::nemesis::{CLIENTS, Nemesis, Way};
+use crate::distributed_locks::nemesis::{CLIENTS, Nemesis, Route};
 #[cfg(feature = "redis")]
 use test_support::servers::{Binary, Fsync, Options, Proxy, Sentinel};
 
-/// How long the clients are harried in an ordinary run.
+/// Duration of the fault injection by default.
 const SECONDS: u64 = 14;
-/// So many acquisitions a second are far fewer than there should be.
+/// Minimum number of acquisitions per second, far lower than expected.
 const PER_SECOND_MIN: u64 = 1;
-/// Of many faults so many are shown.
-const SHOWN: usize = 10;
+/// Maximum number of faults in a failure message.
+const FAULTS_SHOWN: usize = 10;
 
 fn seconds() -> u64 {
     test_support::env_number("DULY_LOCK_SECONDS").unwrap_or(SECONDS)
 }
 
-/// Looks at what was held, and at whether enough has happened for that to mean anything.
-fn judge(on: &str, mut nemesis: Nemesis) {
-    nemesis.rest();
+/// Checks the history, and that enough has happened for the result to mean something.
+fn assert_sound(on: &str, mut nemesis: Nemesis) {
+    nemesis.stop_faults();
     let (kills, pauses, cuts) = (nemesis.kills, nemesis.pauses, nemesis.cuts);
     let history = nemesis.end();
     let holds = &history.holds;
     let faults = check(holds);
-    let careless = check(&history.careless).iter().filter(|fault| matches!(fault, Fault::Together { .. })).count();
+    let overlaps_without_deadlines = check(&history.holds_without_deadlines)
+        .iter()
+        .filter(|fault| matches!(fault, Fault::ConcurrentHolders { .. }))
+        .count();
     println!(
         "{on}: {kills} kills, {pauses} pauses, {cuts} cuts; {} acquisitions by {} clients, worst wait {:?}; \
-         {} faults, {careless} had deadlines been ignored",
+         {} faults, {overlaps_without_deadlines} if deadlines were ignored",
         holds.len(),
         holds.iter().map(|hold| hold.client).collect::<BTreeSet<_>>().len(),
         holds.iter().map(waited).max().unwrap_or_default(),
         faults.len(),
     );
-    let shown: Vec<_> = faults.iter().take(SHOWN).map(|fault| explain(fault, holds)).collect();
+    let shown: Vec<_> = faults.iter().take(FAULTS_SHOWN).map(|fault| explain(fault, holds)).collect();
     assert!(faults.is_empty(), "{} faults, first:\n{}", faults.len(), shown.join("\n"));
-    assert!(holds.len() as u64 > PER_SECOND_MIN * seconds(), "they did something");
+    assert!(holds.len() as u64 > PER_SECOND_MIN * seconds(), "the clients did something");
     for name in NAMES {
-        let goes_on = holds.iter().any(|hold| hold.name == name && hold.from > history.peace);
-        assert!(goes_on, "nobody gets {name} any more, although nothing is in the way");
+        let is_acquired = holds.iter().any(|hold| hold.name == name && hold.from > history.faults_stopped);
+        assert!(is_acquired, "no client acquires {name} after the faults have stopped");
     }
-    assert!(kills > 5 && pauses > 5, "something was done to them");
-    assert!(careless > 0, "no pause was longer than a lock lasts: nothing was tried");
+    assert!(kills > 5 && pauses > 5, "faults were injected");
+    assert!(
+        overlaps_without_deadlines > 0,
+        "no pause was longer than the lock's time to live: the test proves nothing"
+    );
 }
 
 fn waited(hold: &Hold) -> Duration {
-    Duration::from_micros((hold.from - hold.asked).unsigned_abs())
+    Duration::from_micros((hold.from - hold.requested).unsigned_abs())
 }
 
 fn explain(fault: &Fault, holds: &[Hold]) -> String {
     let fences = match fault {
         Fault::FenceTwice { fence, .. } => [*fence, *fence],
-        Fault::FenceBack { before, after, .. } => [*before, *after],
-        Fault::Together { fences, .. } => [fences.0, fences.1],
+        Fault::FenceDecreased { before, after, .. } => [*before, *after],
+        Fault::ConcurrentHolders { fences, .. } => [fences.0, fences.1],
     };
     let involved: Vec<_> = holds.iter().filter(|hold| fences.contains(&hold.fence)).collect();
     format!("{fault:?}: {involved:#?}")
@@ -65,10 +71,10 @@ fn explain(fault: &Fault, holds: &[Hold]) -> String {
 #[test]
 fn on_a_file_lock_has_one_holder_and_fences_grow() {
     let location = Location::file().with("lease=1s");
-    let ways = (0..CLIENTS).map(|_| Way::direct(location.url())).collect();
-    let mut nemesis = Nemesis::start(location.dir(), ways);
-    nemesis.rage(Duration::from_secs(seconds()));
-    judge("file", nemesis);
+    let routes = (0..CLIENTS).map(|_| Route::direct(location.url())).collect();
+    let mut nemesis = Nemesis::start(location.dir(), routes);
+    nemesis.inject_faults(Duration::from_secs(seconds()));
+    assert_sound("file", nemesis);
 }
 
 #[cfg(feature = "redis")]
@@ -76,30 +82,30 @@ fn on_a_file_lock_has_one_holder_and_fences_grow() {
 fn on_a_server_lock_has_one_holder_and_fences_grow() {
     let server = Options::new(Binary::Redis).aof(Fsync::Always).start();
     let location = Location::on(&server.url()).with("lease=600ms");
-    let way = |_| {
+    let route = |_| {
         let proxy = Proxy::start(server.port());
-        Way::through(location.through(&proxy.address()), proxy)
+        Route::through(location.through(&proxy.address()), proxy)
     };
-    let mut nemesis = Nemesis::start(location.dir(), (0..CLIENTS).map(way).collect());
-    nemesis.rage(Duration::from_secs(seconds()));
+    let mut nemesis = Nemesis::start(location.dir(), (0..CLIENTS).map(route).collect());
+    nemesis.inject_faults(Duration::from_secs(seconds()));
     assert!(nemesis.cuts > 5, "something was cut");
-    judge("server", nemesis);
+    assert_sound("server", nemesis);
 }
 
-/// With `replicas=1` a lock that was granted, extended or released is known to the replica that takes over.
+/// With `replicas=1`, the promoted replica knows every acquisition, extension and release of a lock.
 #[cfg(feature = "redis")]
 #[test]
 fn across_failovers_lock_has_one_holder_and_fences_grow() {
     let servers = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), Sentinel::QUICK);
     let location = Location::on(&servers.url()).with("lease=600ms").with("replicas=1");
-    let ways = (0..CLIENTS).map(|_| Way::direct(location.url())).collect();
-    let mut nemesis = Nemesis::start(location.dir(), ways);
+    let routes = (0..CLIENTS).map(|_| Route::direct(location.url())).collect();
+    let mut nemesis = Nemesis::start(location.dir(), routes);
     let time = Duration::from_secs(seconds());
     let failovers = std::thread::scope(|scope| {
         let failovers = scope.spawn(|| {
-            let until = std::time::Instant::now() + time;
+            let deadline = std::time::Instant::now() + time;
             let mut failovers = 0;
-            while std::time::Instant::now() < until {
+            while std::time::Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1_500));
                 let old = servers.kill_master();
                 servers.wait_for_failover(old);
@@ -108,9 +114,9 @@ fn across_failovers_lock_has_one_holder_and_fences_grow() {
             }
             failovers
         });
-        nemesis.rage(time);
-        failovers.join().expect("servers come back")
+        nemesis.inject_faults(time);
+        failovers.join().expect("servers recover")
     });
     println!("{failovers} failovers");
-    judge("Sentinel", nemesis);
+    assert_sound("Sentinel", nemesis);
 }

@@ -1,4 +1,4 @@
-//! What several parts need: places for stores, patiences from the environment.
+//! Shared helpers: locations of stores, and timeouts.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use duly::Duly;
 use duly::JobId;
 pub use test_support::in_time;
 
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Timeout of all waits; every wait of a passing test is far shorter.
 pub const LONG: Duration = Duration::from_secs(60);
 pub const MS: Duration = Duration::from_millis(1);
-/// What nodes of one cluster share.
+/// The key that the nodes of one cluster share.
 pub const KEY: &str = "a secret that all nodes of a cluster share";
 
 pub fn ms(range: std::ops::Range<u64>) -> Duration {
@@ -21,7 +21,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// Where a store is, for as long as this lives.
+/// The location of a store. Its files are removed on drop.
 pub struct Location {
     url: String,
     dir: test_support::TempDir,
@@ -33,14 +33,14 @@ impl Location {
         Location { url: dir.path().join("duly.db").display().to_string(), dir }
     }
 
-    /// On a server: under a prefix of its own.
+    /// On a server, with its own key prefix.
     #[cfg(feature = "redis")]
     pub fn on(server: &str) -> Self {
         let dir = test_support::temp_dir();
         Location { url: format!("{server}?prefix={}", JobId::fresh()), dir }
     }
 
-    /// With one more option.
+    /// Adds an option.
     pub fn with(mut self, option: &str) -> Self {
         self.url += if self.url.contains('?') { "&" } else { "?" };
         self.url += option;
@@ -51,14 +51,14 @@ impl Location {
         &self.url
     }
 
-    /// The same place by another way to the server.
+    /// Returns the URL of the same store through another address.
     #[cfg(feature = "redis")]
     pub fn through(&self, address: &str) -> String {
         let (_, options) = self.url.split_once('?').expect("options");
         format!("redis://{address}?{options}")
     }
 
-    /// For files of the test's own.
+    /// Returns a directory for the test's own files.
     pub fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
@@ -67,7 +67,7 @@ impl Location {
         Duly::open(self.url()).await.expect("opens")
     }
 
-    /// With these keys of the cluster.
+    /// Opens the store with these cluster keys.
     pub async fn open_with(&self, keys: &[&str]) -> Duly {
         let builder = keys.iter().fold(Duly::builder(self.url()), |builder, key| builder.cluster_key(*key));
         builder.open().await.expect("opens")

@@ -1,14 +1,15 @@
-//! Locks and calls between real processes that are killed, paused, cut off and lied to.
+//! Locks and calls between real processes that are killed, paused, partitioned and sent forged messages.
 //!
-//! - `histories`: clients log what they believe to hold; a checker looks for two at once and for fences that go back.
-//! - `increments`: a counter that refuses old fences loses no update; without the refusal it does, and that is shown.
-//! - `grow`: fences grow over everything that can happen to a store.
-//! - `lines`: places in a line that a server forgets.
-//! - `calls`: a network that drops, delays and doubles single messages; every call ends once, and in time.
-//! - `hostile`, `flood`: messages that nobody with the key has sent, or that were meant for another time or place.
+//! - `histories`: clients log when they believe to hold a lock; a checker finds concurrent holders and decreasing
+//!   fences.
+//! - `increments`: a counter that rejects old fences loses no update; a control shows that it does without the check.
+//! - `fences`: fences increase across all events of a store.
+//! - `lost_waiters`: a server loses queue entries of lock waiters.
+//! - `calls`: a network drops, delays and duplicates single messages; every call ends once and in time.
+//! - `forged_messages`, `flood`: messages from senders without the key, or for another time or node.
 //!
-//! The children are this same test binary, started again with a role in its environment.
-//! Longer runs: `DULY_LOCK_SECONDS`, `DULY_INCREMENTS`, `DULY_CALLS`, `DULY_FLOOD_SECONDS`.
+//! The children are this test binary, started again with a role in the environment. For longer runs set
+//! `DULY_LOCK_SECONDS`, `DULY_INCREMENTS`, `DULY_CALLS`, `DULY_FLOOD_SECONDS`.
 
 #[cfg(feature = "redis")]
 mod calls;
@@ -30,8 +31,8 @@ mod nemesis;
 #[cfg(feature = "redis")]
 mod unreliable_network;
 
-/// Not a test: the way into a child process.
+/// Not a test: the entry point of a child process.
 #[test]
 fn child_process() {
-    child::live();
+    child::run_role();
 }

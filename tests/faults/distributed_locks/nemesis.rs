@@ -1,4 +1,4 @@
-//! Clients, and what is done to them: killed and started anew, paused for longer than a lock lasts, cut off.
+//! Clients and the faults injected into them: kills with a restart, pauses longer than a lock lasts, partitions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use crate::distributed_locks::checker::{Deadlines, Hold, holds};
 use crate::distributed_locks::child::{Child, Start};
-use crate::distributed_locks::clock::{boot_micros, stepped};
+use crate::distributed_locks::clock::{boot_micros, build_stepped_clock};
 use crate::distributed_locks::location::ms;
-use crate::distributed_locks::log::{self, Said};
+use crate::distributed_locks::log::{self, LockEvent};
 #[cfg(feature = "redis")]
 use test_support::servers::{Direction, Proxy};
 
 pub const CLIENTS: usize = 5;
-/// Of those, so many see a wall clock that is set all the time.
-const STEPPED: usize = 2;
-/// How long nothing is done to them at the end: they must go on.
-const PEACE: Duration = Duration::from_secs(3);
+/// Number of clients with a stepped wall clock.
+const STEPPED_CLIENTS: usize = 2;
+/// Duration without faults at the end, in which the clients must make progress.
+const QUIET_TIME: Duration = Duration::from_secs(3);
 
-/// How a client reaches the store.
-pub struct Way {
+/// The connection of a client to the store.
+pub struct Route {
     url: String,
     #[cfg(feature = "redis")]
     proxy: Option<Proxy>,
 }
 
-impl Way {
+impl Route {
     pub fn direct(url: &str) -> Self {
-        Way {
+        Route {
             url: url.into(),
             #[cfg(feature = "redis")]
             proxy: None,
@@ -36,10 +36,10 @@ impl Way {
 
     #[cfg(feature = "redis")]
     pub fn through(url: String, proxy: Proxy) -> Self {
-        Way { url, proxy: Some(proxy) }
+        Route { url, proxy: Some(proxy) }
     }
 
-    /// Cuts it off, one way or another.
+    /// Cuts the client off in a random way.
     #[cfg(feature = "redis")]
     fn cut_off(&self) {
         let Some(proxy) = &self.proxy else { return };
@@ -67,7 +67,7 @@ impl Way {
     }
 
     #[cfg(feature = "redis")]
-    fn is_breakable(&self) -> bool {
+    fn has_proxy(&self) -> bool {
         self.proxy.is_some()
     }
 
@@ -76,18 +76,18 @@ impl Way {
     #[cfg(not(feature = "redis"))]
     fn restore(&self) {}
     #[cfg(not(feature = "redis"))]
-    fn is_breakable(&self) -> bool {
+    fn has_proxy(&self) -> bool {
         false
     }
 }
 
 struct Client {
-    /// No two that ever ran have the same.
+    /// Unique among all clients ever started.
     number: u64,
     child: Child,
-    way: Way,
-    resumes: Option<Instant>,
-    is_back: Option<Instant>,
+    route: Route,
+    resume_at: Option<Instant>,
+    reconnect_at: Option<Instant>,
     preload: Option<PathBuf>,
 }
 
@@ -96,32 +96,32 @@ pub struct Nemesis {
     clients: Vec<Client>,
     died: BTreeMap<u64, i64>,
     started: u64,
-    /// When they were let be.
-    peace: i64,
+    /// When fault injection stopped.
+    faults_stopped: i64,
     pub kills: usize,
     pub pauses: usize,
     pub cuts: usize,
 }
 
 impl Nemesis {
-    /// Starts the clients, each by its own way.
-    pub fn start(dir: &Path, ways: Vec<Way>) -> Self {
-        let library = stepped(dir);
+    /// Starts the clients, each with its own route.
+    pub fn start(dir: &Path, routes: Vec<Route>) -> Self {
+        let library = build_stepped_clock(dir);
         let (died, dir) = (BTreeMap::new(), dir.to_owned());
         let mut nemesis =
-            Nemesis { dir, clients: Vec::new(), died, started: 0, peace: 0, kills: 0, pauses: 0, cuts: 0 };
-        for (n, way) in ways.into_iter().enumerate() {
-            let preload = (n < STEPPED).then(|| library.clone());
-            let (number, child) = nemesis.client(&way, preload.as_deref());
-            nemesis.clients.push(Client { number, child, way, resumes: None, is_back: None, preload });
+            Nemesis { dir, clients: Vec::new(), died, started: 0, faults_stopped: 0, kills: 0, pauses: 0, cuts: 0 };
+        for (n, route) in routes.into_iter().enumerate() {
+            let preload = (n < STEPPED_CLIENTS).then(|| library.clone());
+            let (number, child) = nemesis.start_client(&route, preload.as_deref());
+            nemesis.clients.push(Client { number, child, route, resume_at: None, reconnect_at: None, preload });
         }
         nemesis
     }
 
-    fn client(&mut self, way: &Way, preload: Option<&Path>) -> (u64, Child) {
+    fn start_client(&mut self, route: &Route, preload: Option<&Path>) -> (u64, Child) {
         let number = self.started;
         self.started += 1;
-        let mut start = Start::on("client", &way.url, &self.path(number), "");
+        let mut start = Start::on("client", &route.url, &self.path(number), "");
         start.preload = preload.map(Path::to_owned);
         (number, start.run())
     }
@@ -130,99 +130,104 @@ impl Nemesis {
         self.dir.join(format!("client-{number}"))
     }
 
-    /// Does something to somebody every now and then, for so long.
-    pub fn rage(&mut self, time: Duration) {
-        let until = Instant::now() + time;
-        while Instant::now() < until {
-            // There is no event to wait for: its moments are random on purpose.
+    /// Injects random faults for this long.
+    pub fn inject_faults(&mut self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            // The faults wait for no event: their times are random on purpose.
             std::thread::sleep(ms(40..300));
-            self.forgive(Instant::now());
-            let at = fastrand::usize(..self.clients.len());
+            self.end_due_faults(Instant::now());
+            let index = fastrand::usize(..self.clients.len());
             match fastrand::u8(..4) {
-                0 => self.kill(at),
-                1 => self.pause(at),
-                2 => self.pause(self.holder().unwrap_or(at)),
-                _ => self.cut_off(at),
+                0 => self.kill(index),
+                1 => self.pause(index),
+                2 => self.pause(self.holder().unwrap_or(index)),
+                _ => self.cut_off(index),
             }
         }
     }
 
-    /// Lets all of them go on in peace for a while: they must.
-    pub fn rest(&mut self) {
-        self.forgive(Instant::now() + Duration::from_secs(3600));
-        self.peace = boot_micros();
-        std::thread::sleep(PEACE);
+    /// Stops all faults and waits: the clients must make progress.
+    pub fn stop_faults(&mut self) {
+        self.end_due_faults(Instant::now() + Duration::from_secs(3600));
+        self.faults_stopped = boot_micros();
+        std::thread::sleep(QUIET_TIME);
     }
 
-    fn forgive(&mut self, now: Instant) {
+    fn end_due_faults(&mut self, now: Instant) {
         for client in &mut self.clients {
             assert!(!client.child.has_ended(), "client {} has ended by itself", client.number);
-            if client.resumes.take_if(|at| *at <= now).is_some() {
+            if client.resume_at.take_if(|time| *time <= now).is_some() {
                 client.child.resume();
             }
-            if client.is_back.take_if(|at| *at <= now).is_some() {
-                client.way.restore();
+            if client.reconnect_at.take_if(|time| *time <= now).is_some() {
+                client.route.restore();
             }
         }
     }
 
-    fn kill(&mut self, at: usize) {
-        let mut client = self.clients.remove(at);
-        // Noted first: what it does after this moment nobody may hold against the lock.
+    fn kill(&mut self, index: usize) {
+        let mut client = self.clients.remove(index);
+        // Recorded before the kill: actions after this time do not count.
         self.died.insert(client.number, boot_micros());
         client.child.kill();
-        (client.number, client.child) = self.client(&client.way, client.preload.as_deref());
-        client.resumes = None;
-        self.clients.insert(at, client);
+        (client.number, client.child) = self.start_client(&client.route, client.preload.as_deref());
+        client.resume_at = None;
+        self.clients.insert(index, client);
         self.kills += 1;
     }
 
-    fn pause(&mut self, at: usize) {
-        let client = &mut self.clients[at];
-        if client.resumes.is_none() {
+    fn pause(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        if client.resume_at.is_none() {
             client.child.pause();
-            client.resumes = Some(Instant::now() + ms(300..1_800));
+            client.resume_at = Some(Instant::now() + ms(300..1_800));
             self.pauses += 1;
         }
     }
 
-    /// Somebody who held a lock a moment ago, and is not paused.
+    /// Returns a client that held a lock just now and is not paused.
     fn holder(&self) -> Option<usize> {
         let holds = |client: &Client| {
             let last = log::read(&self.path(client.number)).pop();
-            client.resumes.is_none()
-                && last.is_some_and(|line| matches!(line.said, Said::Acquired { .. } | Said::Holds { .. }))
+            client.resume_at.is_none()
+                && last.is_some_and(|line| matches!(line.event, LockEvent::Acquired { .. } | LockEvent::Held { .. }))
         };
         self.clients.iter().position(holds)
     }
 
-    fn cut_off(&mut self, at: usize) {
-        let client = &mut self.clients[at];
-        if client.way.is_breakable() && client.is_back.is_none() {
-            client.way.cut_off();
-            client.is_back = Some(Instant::now() + ms(300..1_800));
+    fn cut_off(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        if client.route.has_proxy() && client.reconnect_at.is_none() {
+            client.route.cut_off();
+            client.reconnect_at = Some(Instant::now() + ms(300..1_800));
             self.cuts += 1;
         }
     }
 
-    /// Ends all of them, and answers what they have said they held.
+    /// Stops all clients, and returns their holds.
     pub fn end(mut self) -> History {
         while let Some(client) = self.clients.pop() {
             self.died.insert(client.number, boot_micros());
         }
         let all = |deadlines| {
-            let of = |number| holds(number, &log::read(&self.path(number)), self.died.get(&number).copied(), deadlines);
-            (0..self.started).flat_map(of).collect()
+            let holds_of =
+                |number| holds(number, &log::read(&self.path(number)), self.died.get(&number).copied(), deadlines);
+            (0..self.started).flat_map(holds_of).collect()
         };
-        History { holds: all(Deadlines::Minded), careless: all(Deadlines::Ignored), peace: self.peace }
+        History {
+            holds: all(Deadlines::Respected),
+            holds_without_deadlines: all(Deadlines::Ignored),
+            faults_stopped: self.faults_stopped,
+        }
     }
 }
 
-/// What clients have held.
+/// The holds of all clients.
 pub struct History {
     pub holds: Vec<Hold>,
-    /// The same, had they not minded their own deadlines.
-    pub careless: Vec<Hold>,
-    /// From here on nothing was done to them.
-    pub peace: i64,
+    /// The same holds if clients ignored their own deadlines.
+    pub holds_without_deadlines: Vec<Hold>,
+    /// From here on there were no faults.
+    pub faults_stopped: i64,
 }

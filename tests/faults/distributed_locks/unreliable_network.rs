@@ -1,8 +1,8 @@
-//! A network that drops, delays and doubles single messages, and cuts connections.
+//! A network that drops, delays and duplicates single messages, and cuts connections.
 //!
-//! TCP loses no single message, so a proxy of bytes can only cut. But what a server *publishes* travels between its
-//! replies as frames that answer no request: whole ones can be left out, sent twice or sent later, and the rest of the
-//! connection never notices. So this proxy reads what comes from the server value by value (RESP3).
+//! TCP loses no single message, so a proxy of bytes can only cut. But *published* messages travel between the server's
+//! replies as separate frames. Frames can be dropped, duplicated or delayed without any effect on the rest of the
+//! connection. This proxy therefore parses the server's output value by value (RESP3).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -13,32 +13,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const CHUNK: usize = 64 * 1024;
-/// Nothing to do for so long.
+/// Wait while no message is delayed.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// How likely what is, for each message.
+/// The probability of each fault, per message.
 #[derive(Clone, Copy)]
 pub struct Odds {
     pub drop: f64,
-    pub double: f64,
+    pub duplicate: f64,
     pub delay: f64,
     pub delay_max: Duration,
 }
 
-/// What was done so far.
+/// The number of faults so far.
 #[derive(Default)]
-pub struct Done {
+pub struct FaultCounts {
     pub passed: AtomicU64,
     pub dropped: AtomicU64,
-    pub doubled: AtomicU64,
+    pub duplicated: AtomicU64,
     pub delayed: AtomicU64,
     pub cuts: AtomicU64,
 }
 
 type Client = Arc<Mutex<TcpStream>>;
 
-/// A message to be sent later.
-struct Late {
+/// A delayed message.
+struct DelayedMessage {
     at: Instant,
     to: Client,
     frame: Vec<u8>,
@@ -47,51 +47,56 @@ struct Late {
 struct Shared {
     target: u16,
     odds: Odds,
-    done: Done,
+    faults: FaultCounts,
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
-    late: Mutex<Sender<Late>>,
+    delayed: Mutex<Sender<DelayedMessage>>,
 }
 
-/// Listens on a port of its own for as long as the process lives.
-pub struct Mangle {
+/// A proxy that listens on its own port until the process ends.
+pub struct UnreliableProxy {
     port: u16,
     shared: Arc<Shared>,
 }
 
-impl Mangle {
-    /// In front of the server on this port.
+impl UnreliableProxy {
+    /// Starts a proxy in front of the server on this port.
     pub fn start(target: u16, odds: Odds) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("has one").port();
-        let (late, delayed) = channel();
-        let shared =
-            Arc::new(Shared { target, odds, done: Done::default(), open: Mutex::default(), late: Mutex::new(late) });
-        std::thread::spawn(move || deliver(&delayed));
-        let listening = shared.clone();
+        let (sender, receiver) = channel();
+        let shared = Arc::new(Shared {
+            target,
+            odds,
+            faults: FaultCounts::default(),
+            open: Mutex::default(),
+            delayed: Mutex::new(sender),
+        });
+        std::thread::spawn(move || deliver(&receiver));
+        let listener_shared = shared.clone();
         std::thread::spawn(move || {
             for (client, id) in listener.incoming().map_while(Result::ok).zip(0..) {
-                // A server that is away looks to the client like a connection that is closed at once.
-                let _ = join(&listening, id, client);
+                // If the server is down, the client sees a connection that is closed at once.
+                let _ = join(&listener_shared, id, client);
             }
         });
-        Mangle { port, shared }
+        UnreliableProxy { port, shared }
     }
 
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub fn done(&self) -> &Done {
-        &self.shared.done
+    pub fn faults(&self) -> &FaultCounts {
+        &self.shared.faults
     }
 
     /// Cuts about half of the connections.
     pub fn cut(&self) {
-        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, ends| {
+        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, streams| {
             let stays = fastrand::bool();
             if !stays {
-                ends.iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
-                self.shared.done.cuts.fetch_add(1, Ordering::Relaxed);
+                streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+                self.shared.faults.cuts.fetch_add(1, Ordering::Relaxed);
             }
             stays
         });
@@ -102,8 +107,8 @@ fn join(shared: &Arc<Shared>, id: u64, client: TcpStream) -> std::io::Result<()>
     let server = TcpStream::connect(("127.0.0.1", shared.target))?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let ends = [client.try_clone()?, server.try_clone()?];
-    shared.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, ends);
+    let streams = [client.try_clone()?, server.try_clone()?];
+    shared.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, streams);
     let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from, &mut to);
@@ -117,46 +122,46 @@ fn join(shared: &Arc<Shared>, id: u64, client: TcpStream) -> std::io::Result<()>
     Ok(())
 }
 
-/// Hands on what the server says until one side has had enough.
+/// Forwards the server's output until one side closes.
 fn replies(shared: &Shared, mut server: TcpStream, client: &Client) {
-    let (mut chunk, mut held) = (vec![0; CHUNK], Vec::new());
+    let (mut chunk, mut pending) = (vec![0; CHUNK], Vec::new());
     while let Ok(length @ 1..) = server.read(&mut chunk) {
-        held.extend_from_slice(&chunk[..length]);
-        let mut at = 0;
-        while let Some(end) = value_end(&held, at) {
-            if !hand_on(shared, &held[at..end], client) {
+        pending.extend_from_slice(&chunk[..length]);
+        let mut start = 0;
+        while let Some(end) = value_end(&pending, start) {
+            if !forward(shared, &pending[start..end], client) {
                 break;
             }
-            at = end;
+            start = end;
         }
-        held.drain(..at);
+        pending.drain(..start);
     }
     let _ = lock(client).shutdown(Shutdown::Both);
 }
 
-fn hand_on(shared: &Shared, value: &[u8], client: &Client) -> bool {
-    let Odds { drop, double, delay, delay_max } = shared.odds;
+fn forward(shared: &Shared, value: &[u8], client: &Client) -> bool {
+    let Odds { drop, duplicate, delay, delay_max } = shared.odds;
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     if !is_message(value) {
         return write(client, value).is_ok();
     }
     let later = || {
         let at = Instant::now() + delay_max.mul_f64(fastrand::f64());
-        let late = Late { at, to: client.clone(), frame: value.to_vec() };
-        shared.late.lock().unwrap_or_else(PoisonError::into_inner).send(late).is_ok()
+        let delayed = DelayedMessage { at, to: client.clone(), frame: value.to_vec() };
+        shared.delayed.lock().unwrap_or_else(PoisonError::into_inner).send(delayed).is_ok()
     };
     let draw = fastrand::f64();
     if draw < drop {
-        count(&shared.done.dropped);
+        count(&shared.faults.dropped);
         true
-    } else if draw < drop + double {
-        count(&shared.done.doubled);
+    } else if draw < drop + duplicate {
+        count(&shared.faults.duplicated);
         write(client, value).is_ok() && if fastrand::bool() { write(client, value).is_ok() } else { later() }
-    } else if draw < drop + double + delay {
-        count(&shared.done.delayed);
+    } else if draw < drop + duplicate + delay {
+        count(&shared.faults.delayed);
         later()
     } else {
-        count(&shared.done.passed);
+        count(&shared.faults.passed);
         write(client, value).is_ok()
     }
 }
@@ -169,33 +174,33 @@ fn write(client: &Client, bytes: &[u8]) -> std::io::Result<()> {
     lock(client).write_all(bytes)
 }
 
-/// Sends what is late when its time has come.
-fn deliver(delayed: &Receiver<Late>) {
-    let mut waiting: BTreeMap<(Instant, u64), Late> = BTreeMap::new();
+/// Sends each delayed message at its time.
+fn deliver(receiver: &Receiver<DelayedMessage>) {
+    let mut waiting: BTreeMap<(Instant, u64), DelayedMessage> = BTreeMap::new();
     for n in 0.. {
         let wait = waiting.keys().next().map_or(IDLE, |(at, _)| at.saturating_duration_since(Instant::now()));
-        match delayed.recv_timeout(wait) {
-            Ok(late) => drop(waiting.insert((late.at, n), late)),
+        match receiver.recv_timeout(wait) {
+            Ok(message) => drop(waiting.insert((message.at, n), message)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= Instant::now()) {
-            let late = first.remove();
-            // Its connection may be gone by now.
-            let _ = write(&late.to, &late.frame);
+            let message = first.remove();
+            // The connection may be closed by now.
+            let _ = write(&message.to, &message.frame);
         }
     }
 }
 
-/// Whether a value is something that was published.
+/// Returns whether a value is a published message.
 fn is_message(value: &[u8]) -> bool {
     value.starts_with(b">") && value.windows(8).take(64).any(|text| text == b"smessage" || text == b"\nmessage")
 }
 
-/// Where the value that begins here ends, if it is whole.
-fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let line = bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")?;
-    let (kind, rest, mut end) = (*bytes.get(at)?, &bytes[at + 1..at + line], at + line + 2);
+/// Returns the end of the value at this offset, if it is complete.
+fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let line = bytes.get(start..)?.windows(2).position(|two| two == b"\r\n")?;
+    let (kind, rest, mut end) = (*bytes.get(start)?, &bytes[start + 1..start + line], start + line + 2);
     let number = || str::from_utf8(rest).ok().and_then(|text| text.parse::<i64>().ok()).unwrap_or(-1);
     let values = match kind {
         b'$' | b'=' | b'!' if number() >= 0 => {

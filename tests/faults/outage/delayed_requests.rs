@@ -1,4 +1,4 @@
-//! Requests that something between client and server keeps for longer than anybody waits, and hands on after all.
+//! Requests that the network delays beyond every timeout and then delivers.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use test_support::servers::{Binary, Fsync, Options, Proxy};
 
-/// Far longer than it takes to give up an answer and to send again.
+/// Far longer than a request timeout and a retry take.
 const LONG: Duration = Duration::from_secs(40);
 
-/// With a worker that waits, and while none does: a push goes another way then.
+/// Both with an idle worker and without one, since these pushes take different paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delayed_push_is_not_applied_twice() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
@@ -18,21 +18,22 @@ async fn delayed_push_is_not_applied_twice() {
     let options = format!("prefix={}&keep=0", JobId::fresh());
     let direct = Duly::open(format!("{}?{options}", server.url())).await.expect("opens");
     let pusher = Duly::open(format!("redis://{}?{options}", proxy.address())).await.expect("opens");
-    let (tell, mut ran) = unbounded_channel();
+    let (sender, mut ran) = unbounded_channel();
     let work = || {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let worker = direct.worker().queue("default", 1).on_kind("mark", move |ctx| {
-            tell.send(ctx.job().args.clone()).expect("somebody listens");
+            sender.send(ctx.job().args.clone()).expect("the receiver is open");
             async {}
         });
         tokio::spawn(worker.run())
     };
     let mut next = async || tokio::time::timeout(LONG, ran.recv()).await.expect("in time").expect("runs");
     let push = async |args: &str| pusher.push(Push::new("mark", args)).await.expect("is sent again").id();
-    // Nobody holds it any more: one that came late now would be run.
-    let ended = async |id: JobId| tokio::time::timeout(LONG, direct.wait(id)).await.expect("in time").expect("ends");
+    // The job has no holder any more: a duplicate that arrives late would run.
+    let wait_for_completion =
+        async |id: JobId| tokio::time::timeout(LONG, direct.wait(id)).await.expect("in time").expect("ends");
 
-    // Nobody waits: the jobs are put there as they are.
+    // Without an idle worker, the jobs are inserted as ready.
     push("1").await;
     push("2").await;
     assert!(proxy.hold() > 0);
@@ -41,18 +42,18 @@ async fn delayed_push_is_not_applied_twice() {
     for expected in ["1", "2", "3"] {
         assert_eq!(next().await, expected);
     }
-    ended(third).await;
+    wait_for_completion(third).await;
     tokio::task::block_in_place(|| proxy.hand_on());
     push("4").await;
-    assert_eq!(next().await, "4", "instead of one that arrived late");
+    assert_eq!(next().await, "4", "not a duplicate that arrived late");
 
-    // The worker waits: the job is put into its hands.
+    // With an idle worker, the job is delivered to it.
     assert!(proxy.hold() > 0);
     let fifth = push("5").await;
     assert_eq!(next().await, "5");
-    ended(fifth).await;
+    wait_for_completion(fifth).await;
     tokio::task::block_in_place(|| proxy.hand_on());
     push("6").await;
-    assert_eq!(next().await, "6", "instead of one that arrived late");
+    assert_eq!(next().await, "6", "not a duplicate that arrived late");
     worker.abort();
 }

@@ -1,10 +1,11 @@
-//! A master that dies, and a replica that takes its place. With `replicas=1` nothing acknowledged is lost.
+//! A master fails and a replica is promoted. With `replicas=1` nothing acknowledged is lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use duly::store::Node;
 use duly::store::{Claim, Wake};
-use duly::{Duly, Node, Push};
+use duly::{Duly, Push};
 
 use crate::outage::load::Load;
 use test_support::servers::{Binary, CALM, Cluster, Fsync, Options, Sentinel};
@@ -12,7 +13,7 @@ use test_support::servers::{Binary, CALM, Cluster, Fsync, Options, Sentinel};
 /// Far longer than a message takes; nothing but a message ends this wait.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Failovers in an ordinary run; `DULY_FAILOVERS` asks for more.
+/// Number of failovers; `DULY_FAILOVERS` sets it.
 fn failovers() -> usize {
     test_support::env_number("DULY_FAILOVERS").unwrap_or(2) as usize
 }
@@ -24,68 +25,67 @@ fn options() -> Options {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_follow_sentinel_to_the_new_master() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
-    let load = Load::begin_forgetful(&servers.url()).await;
+    let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for _ in 0..failovers() {
-        load.until_pushed(200).await;
+        load.wait_until_pushed(200).await;
         let old = servers.kill_master();
         servers.wait_for_failover(old);
         servers.heal();
     }
-    load.until_pushed(200).await;
+    load.wait_until_pushed(200).await;
     assert_eq!(load.end().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_follow_a_cluster_to_the_new_master() {
     let servers = Cluster::start(options(), Cluster::QUICK);
-    let load = Load::begin_forgetful(&servers.url()).await;
+    let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
-        load.until_pushed(200).await;
+        load.wait_until_pushed(200).await;
         servers.kill_master_of(queue);
         servers.wait_until_ok();
         servers.heal();
     }
-    load.until_pushed(200).await;
+    load.wait_until_pushed(200).await;
     assert_eq!(load.end().await, 0);
 }
 
-/// A master that is paused keeps its connections and answers nothing: whoever asks it must find out that another has taken
-/// its place.
+/// A paused master keeps its connections open and does not reply. Clients must detect that another node was promoted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_cluster_master_is_left_for_the_new_one() {
     let servers = Cluster::start(options(), Cluster::QUICK);
-    let load = Load::begin_forgetful(&servers.url()).await;
+    let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
-        load.until_pushed(200).await;
+        load.wait_until_pushed(200).await;
         let old = servers.master_of(queue);
         servers.nodes()[old].pause();
-        assert_ne!(tokio::task::block_in_place(|| servers.master_of(queue)), old, "another takes its place");
-        // While it is still there, and silent.
-        load.until_worked().await;
-        load.until_pushed(100).await;
+        assert_ne!(tokio::task::block_in_place(|| servers.master_of(queue)), old, "another node is promoted");
+        // The old master still runs, but does not reply.
+        load.wait_until_worked().await;
+        load.wait_until_pushed(100).await;
         tokio::task::block_in_place(|| servers.heal());
     }
-    load.until_pushed(200).await;
+    load.wait_until_pushed(200).await;
     assert_eq!(load.end().await, 0);
 }
 
-/// A node waits in a queue when its master dies: pushes wake it as soon as there is another, by messages of their own.
+/// A node is idle in a queue when the master dies. After the failover, pushes wake it with messages.
 async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
     let (duly, pusher) = (Duly::open(url).await.expect("opens"), Duly::open(url).await.expect("opens"));
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     let mut wakes = store.subscribe_wakes(node.id).await.expect("subscribes");
     tokio::task::block_in_place(fail_over);
-    let healed = async {
+    let find_master = async {
         while store.heartbeat(&node).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(6 * LONG, healed).await.expect("the new master is found");
+    tokio::time::timeout(6 * LONG, find_master).await.expect("the new master is found");
     for n in 0..5 {
         let claim = Claim { queue: "red".into(), max: 10, resync: false, suspect: None, kinds: None };
         store.claim(node.id, claim).await.expect("claims");
-        // What was said before counts no more: from here on only a message can wake.
+        // Earlier wakes are discarded: from here on only a message can wake.
         while wakes.try_recv().is_ok() {}
         pusher.push(Push::new("mark", "null").queue("red")).await.expect("pushes");
         let wake = tokio::time::timeout(LONG, wakes.recv()).await;
@@ -114,8 +114,8 @@ async fn pushes_wake_after_a_failover_in_a_cluster() {
     .await;
 }
 
-/// The connections of an idle handle end, and no Sentinel can be asked: whoever was the master may not be it any more, though it
-/// thinks so itself. What it would take might be lost.
+/// The connections of an idle handle close while no Sentinel replies. The old master may have been replaced without
+/// knowing it, and writes to it could be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
@@ -125,48 +125,49 @@ async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
     let master = &servers.servers()[servers.master()];
     servers.sentinels().iter().for_each(|sentinel| sentinel.pause());
     master.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
-    // Time to notice; were it too short, the answer would be lost, which is an error too.
+    // Time to notice. If it is too short, the reply is lost, which is an error too.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let error = push().await.expect_err("nobody names a master");
+    let error = push().await.expect_err("no Sentinel names a master");
     assert!(matches!(error, duly::Error::Store { .. } | duly::Error::Unknown { .. }), "{error:?}");
     servers.sentinels().iter().for_each(|sentinel| sentinel.resume());
-    let named = async {
+    let recovered = async {
         while push().await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(6 * LONG, named).await.expect("the master is found again");
+    tokio::time::timeout(6 * LONG, recovered).await.expect("the master is found again");
 }
 
-/// The server has room for none but those that are there: whoever needs one more is refused, and the others go on as they are.
+/// The server rejects connections beyond the existing ones: a new connection fails, and the existing ones keep
+/// working.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_at_its_connection_limit_keeps_existing_connections() {
     let servers = Sentinel::start(options(), CALM);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     let claim = |max| Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None };
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     store.claim(node.id, claim(1)).await.expect("claims");
-    // More than one answer brings: the rest would come by another connection.
+    // More than fits into one reply: the rest would need another connection.
     let long = || Push::new("mark", format!("\"{}\"", "x".repeat(200_000)));
     duly.push_all((0..3).map(|_| long())).await.expect("pushes");
     let master = &servers.servers()[servers.master()];
-    let ours = || {
+    let our_connections = || {
         let list = master.ask(&["CLIENT", "LIST"]).text();
-        let ours = list.lines().filter(|line| line.contains("name=duly-"));
-        ours.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<BTreeSet<String>>()
+        let our_connections = list.lines().filter(|line| line.contains("name=duly-"));
+        our_connections.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<BTreeSet<String>>()
     };
-    let before = ours();
-    let most = master.ask(&["CONFIG", "GET", "maxclients"]);
-    assert!(before.len() >= 3, "{before:?} of {most:?}");
-    // This client is the one that has room, until it goes.
+    let before = our_connections();
+    let max_clients = master.ask(&["CONFIG", "GET", "maxclients"]);
+    assert!(before.len() >= 3, "{before:?} of {max_clients:?}");
+    // This client occupies the last free connection until it closes.
     let mut client = master.client().expect("connects");
     let now: usize = master.info(&["INFO", "clients"], "connected_clients").parse().expect("a number");
     client.ask(&["CONFIG", "SET", "maxclients", &(now - 1).to_string()]).expect("sets");
-    let refused = store.claim(node.id, claim(3)).await.map(|claimed| claimed.jobs.len());
+    let result = store.claim(node.id, claim(3)).await.map(|claimed| claimed.jobs.len());
     client.ask(&["CONFIG", "SET", "maxclients", "10000"]).expect("sets");
-    assert!(matches!(refused, Err(duly::Error::Unknown { .. })), "{refused:?}");
-    assert_eq!(before.difference(&ours()).count(), 0, "none was left");
-    let held = store.claim(node.id, Claim { resync: true, ..claim(3) }).await.expect("asks what it holds");
+    assert!(matches!(result, Err(duly::Error::Unknown { .. })), "{result:?}");
+    assert_eq!(before.difference(&our_connections()).count(), 0, "none was closed");
+    let held = store.claim(node.id, Claim { resync: true, ..claim(3) }).await.expect("lists its held jobs");
     assert_eq!(held.jobs.len(), 3);
 }

@@ -1,4 +1,4 @@
-//! Load on a store while something happens to its servers: pushers, workers, and the checker's end.
+//! Load on a store while its servers fail: pushers, workers, and the final check.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outage::ledger::Ledger;
 
-/// Far longer than a fault and what follows it may take; what takes this long is stuck.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Two for each queue: what one waits for holds up no other queue.
+/// Timeout of all waits: far longer than a fault and the recovery take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Two per queue, so that a blocked pusher delays no other queue.
 const PUSHERS: usize = 6;
 const WORKERS: usize = 3;
 pub const QUEUES: [&str; 3] = ["red", "green", "blue"];
@@ -27,7 +27,7 @@ impl Args for Mark {
     const KIND: &'static str = "mark";
 }
 
-/// Pushers and workers on one store, until told to stop.
+/// Pushers and workers on one store, until they are stopped.
 pub struct Load {
     pub ledger: Arc<Ledger>,
     url: String,
@@ -35,24 +35,24 @@ pub struct Load {
     stop_working: CancellationToken,
     pushers: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<duly::Result<duly::RunSummary>>>,
-    /// Pushes whose outcome was not told.
+    /// Number of pushes with an unknown outcome.
     pub unknown: Arc<AtomicUsize>,
 }
 
 impl Load {
-    /// On servers that keep all they have answered.
+    /// Starts the load on servers that keep everything they have acknowledged.
     pub async fn begin(url: &str) -> Load {
         let url = format!("{url}?prefix={}&lease=1s&keep=0", JobId::fresh());
         Load::on(url, Ledger::default()).await
     }
 
-    /// On servers of which one may take another's place, and has then only what pushers were promised.
-    pub async fn begin_forgetful(url: &str) -> Load {
+    /// Starts the load on servers with failover, which may lose everything except acknowledged pushes.
+    pub async fn begin_with_lost_outcomes(url: &str) -> Load {
         let url = format!("{url}?prefix={}&lease=1s&keep=0&replicas=1", JobId::fresh());
-        Load::on(url, Ledger::forgetful()).await
+        Load::on(url, Ledger::may_lose_outcomes()).await
     }
 
-    /// Each pusher and worker has a connection of its own, as if it were a process of its own.
+    /// Each pusher and worker has its own connection, as if it were a separate process.
     async fn on(url: String, ledger: Ledger) -> Load {
         let (ledger, unknown) = (Arc::new(ledger), Arc::new(AtomicUsize::new(0)));
         let (stop_pushing, stop_working) = (CancellationToken::new(), CancellationToken::new());
@@ -70,32 +70,32 @@ impl Load {
         load
     }
 
-    /// Waits until so many pushes more were acknowledged.
-    pub async fn until_pushed(&self, more: usize) {
-        let (goal, until) = (self.ledger.pushed() + more, Instant::now() + LONGEST);
+    /// Waits until this many more pushes were acknowledged.
+    pub async fn wait_until_pushed(&self, more: usize) {
+        let (goal, deadline) = (self.ledger.pushed() + more, Instant::now() + TIMEOUT);
         while self.ledger.pushed() < goal {
-            assert!(Instant::now() < until, "pushes stopped at {} of {goal}", self.ledger.pushed());
+            assert!(Instant::now() < deadline, "pushes stopped at {} of {goal}", self.ledger.pushed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Pushes a job into each queue that waits for no replica, and waits until all have started.
-    pub async fn until_worked(&self) {
+    /// Pushes one job into each queue without waiting for replicas, and waits until all have started.
+    pub async fn wait_until_worked(&self) {
         let duly = Duly::open(self.url.replace("&replicas=1", "")).await.expect("opens");
-        let until = Instant::now() + LONGEST;
+        let deadline = Instant::now() + TIMEOUT;
         for queue in QUEUES {
             let id = JobId::fresh();
             while let Err(error) = duly.push(Push::from(Mark(u64::MAX)).id(id).queue(queue)).await {
-                assert!(error.is_retryable() && Instant::now() < until, "{error}");
+                assert!(error.is_retryable() && Instant::now() < deadline, "{error}");
             }
             while !self.ledger.has_started(id) {
-                assert!(Instant::now() < until, "nothing is run in {queue}");
+                assert!(Instant::now() < deadline, "no job of {queue} was run");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     }
 
-    /// Ends the load, lets everything come to its end, and looks at what is left; answers how many acknowledged jobs
+    /// Stops the load, waits until all jobs have completed, and checks the store. Returns how many acknowledged jobs
     /// never started.
     pub async fn end(self) -> usize {
         self.stop_pushing.cancel();
@@ -103,8 +103,8 @@ impl Load {
             pusher.await.expect("no panic");
         }
         let duly = Duly::open(&self.url).await.expect("opens");
-        let until = Instant::now() + LONGEST;
-        while !(self.ledger.missing().is_empty() && is_empty(&duly).await) && Instant::now() < until {
+        let deadline = Instant::now() + TIMEOUT;
+        while !(self.ledger.missing().is_empty() && is_empty(&duly).await) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         self.stop_working.cancel();
@@ -114,21 +114,21 @@ impl Load {
         let (missing, dead) = (self.ledger.missing().len(), dead(&duly).await);
         let (pushed, unknown) = (self.ledger.pushed(), self.unknown.load(Ordering::Relaxed));
         println!("{pushed} pushed, {unknown} unknown, {} dead, {missing} lost", dead.len());
-        assert_eq!(self.ledger.wrong(), Vec::<String>::new());
-        assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all that started has ended");
-        assert!(is_empty(&duly).await, "something is left: {:?}", duly.counts().await);
-        assert_eq!(duly.verify().await.expect("looks").violations, Vec::new(), "nothing is held, nothing is torn");
+        assert_eq!(self.ledger.violations(), Vec::<String>::new());
+        assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all started jobs have completed");
+        assert!(is_empty(&duly).await, "jobs are left: {:?}", duly.counts().await);
+        assert_eq!(duly.verify().await.expect("a report").violations, Vec::new(), "no job is held or corrupt");
         missing
     }
 }
 
-/// Whether nothing waits and nothing runs.
+/// Returns whether no job is waiting or running.
 async fn is_empty(duly: &Duly) -> bool {
     let counts = duly.counts().await;
     counts.is_ok_and(|all| all.iter().all(|count| count.ready + count.scheduled + count.running == 0))
 }
 
-/// The jobs that were given up.
+/// Returns the dead jobs.
 async fn dead(duly: &Duly) -> BTreeSet<JobId> {
     let mut dead = BTreeSet::new();
     let mut filter = Filter { state: Some(State::Dead), limit: 1000, ..Filter::default() };
@@ -148,7 +148,7 @@ async fn work(
     ledger: Arc<Ledger>,
     stop: CancellationToken,
 ) -> duly::Result<duly::RunSummary> {
-    let told = ledger.clone();
+    let event_ledger = ledger.clone();
     let handler = move |Mark(mark): Mark, ctx: Ctx| {
         let outcome = any_outcome();
         ledger.started(number, &ctx, mark, &outcome);
@@ -156,7 +156,7 @@ async fn work(
     };
     let on_event = move |event: &Event<'_>| {
         if let Event::Settled { held, outcome, .. } = event {
-            told.settled(held.job.id, outcome);
+            event_ledger.settled(held.job.id, outcome);
         }
     };
     let mut worker = duly.worker().concurrency(20).on(handler).on_event(on_event);
@@ -166,7 +166,7 @@ async fn work(
     worker.run_until(stop).await
 }
 
-/// Most are done, and some go every other way.
+/// Returns an ack mostly, and any other outcome sometimes.
 fn any_outcome() -> Outcome {
     let after = Duration::from_millis(fastrand::u64(..3) * 25);
     match fastrand::u32(..20) {
@@ -177,8 +177,8 @@ fn any_outcome() -> Outcome {
     }
 }
 
-/// Pushes single jobs and small batches, now and a little later; what fails is pushed again.
-/// Half of them have ids of their pusher's, and are pushed again under these; the others are new jobs each time.
+/// Pushes single jobs and small batches, now and a little later; retries failed pushes. Half of the pushes have
+/// explicit ids, which the retry reuses; the others create new jobs each time.
 async fn push(duly: Duly, queue: &str, ledger: Arc<Ledger>, stop: CancellationToken, unknown: Arc<AtomicUsize>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     while !stop.is_cancelled() {

@@ -1,4 +1,4 @@
-//! Requests that are carried out and whose answers never come: of pushes, claims, settles and beats alike.
+//! Requests that are executed but get no reply: pushes, claims, settles and heartbeats alike.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ async fn lost_replies_lose_nothing() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let load = Load::begin(&format!("redis://{}", proxy.address())).await;
-    load.until_pushed(50).await;
+    load.wait_until_pushed(50).await;
     proxy.drop_replies(0.05, seed);
     while proxy.dropped() < 50 {
-        load.until_pushed(50).await;
+        load.wait_until_pushed(50).await;
     }
-    println!("{} answers dropped", proxy.dropped());
+    println!("{} replies dropped", proxy.dropped());
     proxy.drop_replies(0.0, seed);
     assert_eq!(load.end().await, 0);
 }
@@ -28,12 +28,12 @@ async fn repeated_connection_cuts_lose_nothing() {
     let proxy = Proxy::start(server.port());
     let load = Load::begin(&format!("redis://{}", proxy.address())).await;
     for _ in 0..5 {
-        load.until_pushed(50).await;
+        load.wait_until_pushed(50).await;
         proxy.refuse();
         proxy.cut();
         tokio::time::sleep(Duration::from_millis(300)).await;
         proxy.accept();
     }
-    load.until_pushed(50).await;
+    load.wait_until_pushed(50).await;
     assert_eq!(load.end().await, 0);
 }

@@ -1,16 +1,17 @@
-//! One shard of a Cluster is lost, with its replica: who starts meanwhile works with the others.
+//! A Cluster loses one shard with its replica: clients that start meanwhile work with the others.
 
 use std::time::{Duration, Instant};
 
 use duly::store::Claim;
-use duly::{Duly, Event, Node, Push};
+use duly::store::Node;
+use duly::{Duly, Event, Push};
 use tokio_util::sync::CancellationToken;
 
 use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
 
-/// Far longer than it takes to see that one server is not there; well under what a supervisor waits for.
+/// Far longer than the detection of an unreachable server takes; well below a supervisor's timeout.
 const OPEN_MAX: Duration = Duration::from_secs(10);
-/// Far longer than anything here takes.
+/// Timeout of all waits; every wait of a passing test is far shorter.
 const LONG: Duration = Duration::from_secs(60);
 
 fn cluster() -> Cluster {
@@ -18,27 +19,28 @@ fn cluster() -> Cluster {
     Cluster::start(options, CALM)
 }
 
-/// Kills a master for good, and answers its address.
-fn lose(servers: &Cluster, master: usize) -> String {
+/// Kills a master and its replica, and returns the master's address.
+fn lose_shard(servers: &Cluster, master: usize) -> String {
     let replica = servers.replica_of(master);
     servers.nodes()[replica].kill();
     servers.nodes()[master].kill();
     servers.nodes()[master].address()
 }
 
-/// A queue on another server than these.
-fn elsewhere(servers: &Cluster, than: &[usize]) -> String {
+/// Returns a queue on a server other than these.
+fn queue_not_on(servers: &Cluster, excluded: &[usize]) -> String {
     let mut names = (0..).map(|n| format!("q{n}"));
-    names.find(|queue| !than.contains(&servers.master_of(&format!("{{{queue}}}")))).expect("some")
+    names.find(|queue| !excluded.contains(&servers.master_of(&format!("{{{queue}}}")))).expect("some")
 }
 
-/// Opens a store while a server is away, in time, and answers it with what it says about that.
+/// Opens a store while a server is down, and checks the duration and the health warning.
 async fn open_without(servers: &Cluster, lost: &str) -> Duly {
     let start = Instant::now();
     let duly = Duly::open(servers.url()).await.expect("opens");
     assert!(start.elapsed() < OPEN_MAX, "opening took {:?}", start.elapsed());
-    let health = duly.health().await.expect("tells");
-    let warning = health.warnings.iter().find(|warning| warning.contains(lost)).expect("the lost one is named");
+    let health = duly.health().await.expect("a report");
+    let warning =
+        health.warnings.iter().find(|warning| warning.contains(lost)).expect("a warning names the lost server");
     assert!(warning.contains("does not answer"), "{warning}");
     assert!(health.durability.contains("the last second or two"), "{}", health.durability);
     duly
@@ -47,17 +49,18 @@ async fn open_without(servers: &Cluster, lost: &str) -> Duly {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_opens_without_one_of_its_shards() {
     let servers = cluster();
-    let hall = servers.master_of("{duly}");
-    let lost = (0..3).find(|master| *master != hall).expect("another");
-    let (queue, theirs) = (elsewhere(&servers, &[lost]), elsewhere(&servers, &[hall, 3 - hall - lost]));
+    let peers_master = servers.master_of("{duly}");
+    let lost = (0..3).find(|master| *master != peers_master).expect("another");
+    let (queue, lost_queue) =
+        (queue_not_on(&servers, &[lost]), queue_not_on(&servers, &[peers_master, 3 - peers_master - lost]));
     let before = Duly::open(servers.url()).await.expect("opens");
-    before.push_all([&queue, &theirs].map(|queue| Push::new("mark", "null").queue(queue))).await.expect("pushes");
-    let address = lose(&servers, lost);
+    before.push_all([&queue, &lost_queue].map(|queue| Push::new("mark", "null").queue(queue))).await.expect("pushes");
+    let address = lose_shard(&servers, lost);
 
     let duly = open_without(&servers, &address).await;
     duly.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
     let (acked, mut acks) = tokio::sync::mpsc::unbounded_channel();
-    let worker = duly.worker().queue(&queue, 10).queue(&theirs, 10).on_kind("mark", |_| async {});
+    let worker = duly.worker().queue(&queue, 10).queue(&lost_queue, 10).on_kind("mark", |_| async {});
     let worker = worker.on_event(move |event| {
         if let Event::Settled { held, .. } = event {
             let _ = acked.send(held.job.queue.clone());
@@ -68,12 +71,12 @@ async fn cluster_opens_without_one_of_its_shards() {
     for _ in 0..2 {
         assert_eq!(tokio::time::timeout(LONG, acks.recv()).await.expect("in time"), Some(queue.clone()));
     }
-    let error = duly.push(Push::new("mark", "null").queue(&theirs)).await.expect_err("it is away");
+    let error = duly.push(Push::new("mark", "null").queue(&lost_queue)).await.expect_err("its server is down");
     assert!(error.is_retryable(), "{error}");
 
     tokio::task::block_in_place(|| servers.heal());
-    duly.push(Push::new("mark", "null").queue(&theirs)).await.expect("pushes");
-    assert_eq!(tokio::time::timeout(LONG, acks.recv()).await.expect("in time"), Some(theirs), "without a restart");
+    duly.push(Push::new("mark", "null").queue(&lost_queue)).await.expect("pushes");
+    assert_eq!(tokio::time::timeout(LONG, acks.recv()).await.expect("in time"), Some(lost_queue), "without a restart");
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
 }
@@ -81,30 +84,30 @@ async fn cluster_opens_without_one_of_its_shards() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_opens_without_its_peers_shard() {
     let servers = cluster();
-    let one = servers.url().replacen("redis+cluster", "redis", 1);
-    let one = one.split(',').next().expect("a server");
-    let refused = Duly::open(one).await.expect_err("one server of several").to_string();
-    assert!(refused.contains("redis+cluster://"), "{refused}");
-    let hall = servers.master_of("{duly}");
-    let queue = elsewhere(&servers, &[hall]);
-    let another = elsewhere(&servers, &[hall, servers.master_of(&format!("{{{queue}}}"))]);
+    let single = servers.url().replacen("redis+cluster", "redis", 1);
+    let single = single.split(',').next().expect("a server");
+    let error = Duly::open(single).await.expect_err("one server of several").to_string();
+    assert!(error.contains("redis+cluster://"), "{error}");
+    let peers_master = servers.master_of("{duly}");
+    let queue = queue_not_on(&servers, &[peers_master]);
+    let another = queue_not_on(&servers, &[peers_master, servers.master_of(&format!("{{{queue}}}"))]);
     let before = Duly::open(servers.url()).await.expect("opens");
     before.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
-    let address = lose(&servers, hall);
+    let address = lose_shard(&servers, peers_master);
 
     let duly = open_without(&servers, &address).await;
     let (store, node) = (duly.store(), Node::fresh(vec![queue.clone()]));
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     let claim = Claim { queue, max: 10, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
-    // The first push of a process to a queue, whose name it cannot put where others look for it.
-    duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes all the same");
+    // The first push of a process to a queue, which cannot register the queue's name now.
+    duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes without it");
     tokio::task::block_in_place(|| servers.heal());
-    // Without another push, or anybody who works there.
+    // Without another push or a worker on the queue.
     let found = async {
         while !duly.counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another)) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(LONG, found).await.expect("others find it in time");
+    tokio::time::timeout(LONG, found).await.expect("the queue is registered in time");
 }

@@ -1,9 +1,10 @@
-//! Slots that move to another server while jobs are pushed and run.
+//! Slots that migrate to another server while jobs are pushed and run.
 
 use std::time::Duration;
 
 use duly::store::Claim;
-use duly::{Duly, Node, Priority, Push};
+use duly::store::Node;
+use duly::{Duly, Priority, Push};
 
 use crate::outage::load::Load;
 use test_support::servers::{Binary, Cluster, Fsync, Options, Step};
@@ -13,12 +14,12 @@ async fn work_continues_while_slots_migrate() {
     let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
     let load = Load::begin(&servers.url()).await;
     for tag in ["{red}", "{green}", "{blue}", "{red}"] {
-        load.until_pushed(100).await;
+        load.wait_until_pushed(100).await;
         let slot = servers.slot_of(tag);
         let from = servers.master_of_slot(slot);
         let to =
             (0..3).map(|n| servers.master_of(["{a}", "{b}", "{d}"][n])).find(|to| *to != from).expect("another master");
-        // Blocking work on a thread of its own: the storm goes on meanwhile.
+        // Blocking work: pushes and claims continue meanwhile.
         tokio::task::block_in_place(|| {
             servers.migrate_slot(slot, to, |step| {
                 if matches!(step, Step::Opened | Step::Moved(_)) {
@@ -27,34 +28,34 @@ async fn work_continues_while_slots_migrate() {
             });
         });
     }
-    load.until_pushed(100).await;
+    load.wait_until_pushed(100).await;
     assert_eq!(load.end().await, 0);
 }
 
-/// Jobs behind one that is removed: more than are looked through for it.
+/// Jobs behind a removed one: more than are searched for it.
 const BEHIND: u64 = 150;
 
-/// With `replicas` a push writes twice, and both must follow the slot.
+/// With `replicas`, a push writes twice, and both writes must follow the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn push_with_replicas_follows_a_migrating_slot() {
     let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
     let duly = Duly::open(format!("{}?replicas=1", servers.url())).await.expect("opens");
     let push = || Push::new("mark", "null").queue("red");
     let later = || push().after(Duration::from_secs(60));
-    // A script runs on a slot on its way only if all its keys are there: jobs of all kinds, one that runs, one that was
-    // removed from its line, and a node that waits.
+    // A script runs on a migrating slot only if all its keys are present. So the queue gets jobs of all kinds, a
+    // running job, a job removed from its list, and an idle node.
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
     let claim = || Claim { queue: "red".into(), max: 1, resync: false, suspect: None, kinds: None };
     duly.push(push()).await.expect("pushes");
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 1);
     duly.pause_queue("red").await.expect("pauses");
     duly.push_all(Priority::ALL.map(|priority| push().priority(priority))).await.expect("pushes");
     duly.push(later()).await.expect("pushes");
-    let gone = duly.push(push()).await.expect("pushes").id();
-    // From the very end of its line it would be taken out.
+    let removed = duly.push(push()).await.expect("pushes").id();
+    // From the end of its list it would be removed directly.
     duly.push_all((0..BEHIND).map(|_| push())).await.expect("pushes");
-    duly.remove(gone).await.expect("removes");
+    duly.remove(removed).await.expect("removes");
     assert!(store.claim(node.id, claim()).await.expect("claims").jobs.is_empty());
     let (runtime, slot) = (tokio::runtime::Handle::current(), servers.slot_of("{red}"));
     let from = servers.master_of_slot(slot);
@@ -62,7 +63,7 @@ async fn push_with_replicas_follows_a_migrating_slot() {
     tokio::task::block_in_place(|| {
         servers.migrate_slot(slot, to.expect("another master"), |step| {
             if step == Step::Emptied {
-                // Everything is there already, and the old master still owns the slot.
+                // All keys have moved, and the old master still owns the slot.
                 runtime.block_on(duly.push_all([push(), later()])).expect("pushes");
             }
         });

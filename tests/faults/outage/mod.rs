@@ -1,7 +1,7 @@
-//! Servers that fail under load: killed, failed over, moved about, cut off from their answers.
+//! Servers that fail under load: killed, failed over, migrated, or with lost replies.
 //!
-//! Whatever happens, the checker must find: nothing acknowledged lost, fences that only grow, nothing early,
-//! and workers that go on by themselves. It is shown to find loss where there is some.
+//! In all cases the checker must find that no acknowledged job is lost, fences only increase, no job starts early, and
+//! workers recover by themselves. A control shows that it does find loss.
 #![cfg(feature = "redis")]
 
 mod delayed_requests;

@@ -1,4 +1,4 @@
-//! The checkers are worth something only if they fail when something is wrong: each is shown to.
+//! Controls of the checkers: each is shown to fail if something is wrong.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,11 @@ fn parse(lines: &[String]) -> Result<Vec<Event>, String> {
 #[test]
 fn log_is_read_in_order_of_call_ends() {
     let (main, wal, shm, dir) = (hex("/d/p.db"), hex("/d/p.db-wal"), hex("/d/p.db-shm"), hex("/d"));
-    let said = hex("pushed 1\n");
+    let message = hex("pushed 1\n");
     let lines = [
         format!(r#"7 openat(AT_FDCWD<{dir}>, "{wal}", O_RDWR|O_CREAT|O_CLOEXEC, 0600) = 9<{wal}>"#),
         format!(r#"7 pwrite64(9<{wal}>, "\x00\x7f\xff", 3, 32 <unfinished ...>"#),
-        format!(r#"8 write(1</dev/null>, "{said}", 9) = 9"#),
+        format!(r#"8 write(1</dev/null>, "{message}", 9) = 9"#),
         "7 <... pwrite64 resumed>)             = 2".into(),
         format!(r#"7 pwrite64(10<{shm}>, "\x00", 1, 0) = 1"#),
         format!(r#"7 fsync(9<{wal}>)       = 0"#),
@@ -38,12 +38,12 @@ fn log_is_read_in_order_of_call_ends() {
         "8 +++ killed by SIGKILL +++".into(),
     ];
     let expected = [
-        Event::Made(Part::Wal),
-        Event::Said("pushed 1".into()),
-        Event::Write { part: Part::Wal, at: 32, bytes: vec![0, 0x7f] },
+        Event::Created(Part::Wal),
+        Event::Reported("pushed 1".into()),
+        Event::Write { part: Part::Wal, offset: 32, bytes: vec![0, 0x7f] },
         Event::Sync(Part::Wal),
         Event::SyncDir,
-        Event::Cut { part: Part::Main, len: 4096 },
+        Event::Truncate { part: Part::Main, len: 4096 },
         Event::Unlink(Part::Wal),
     ];
     assert_eq!(parse(&lines).expect("a good log"), expected);
@@ -52,27 +52,27 @@ fn log_is_read_in_order_of_call_ends() {
 #[test]
 fn unreadable_log_is_rejected() {
     let wal = hex("/d/p.db-wal");
-    let refused = |lines: &[String]| parse(lines).expect_err("a bad log");
+    let error = |lines: &[String]| parse(lines).expect_err("a bad log");
     let cut_short = format!(r#"7 pwrite64(9<{wal}>, "\x00"..., 4096, 0) = 4096"#);
-    assert!(refused(&[cut_short]).contains("cut short"));
+    assert!(error(&[cut_short]).contains("cut short"));
     let mapped = format!("7 mmap(NULL, 9, PROT_READ|PROT_WRITE, MAP_SHARED, 9<{wal}>, 0) = 0x7f");
-    assert!(refused(&[mapped]).contains("not foreseen"));
+    assert!(error(&[mapped]).contains("unexpected call"));
     let vector = format!(r#"7 pwritev(9<{wal}>, [{{iov_base="\x00", iov_len=1}}], 1, 0) = 1"#);
-    assert!(refused(&[vector]).contains("not foreseen"));
+    assert!(error(&[vector]).contains("unexpected call"));
     let syncing = format!("7 fsync(9<{wal}> <unfinished ...>");
     let meanwhile = format!(r#"8 pwrite64(9<{wal}>, "\x00", 1, 0) = 1"#);
-    assert!(refused(&[syncing, meanwhile]).contains("while it is synced"));
-    assert!(refused(&["7 <... fsync resumed>) = 0".into()]).contains("did not begin"));
+    assert!(error(&[syncing, meanwhile]).contains("while it is synced"));
+    assert!(error(&["7 <... fsync resumed>) = 0".into()]).contains("did not begin"));
 }
 
-fn write(at: usize, byte: u8, len: usize) -> Event {
-    Event::Write { part: Part::Main, at, bytes: vec![byte; len] }
+fn write(offset: usize, byte: u8, len: usize) -> Event {
+    Event::Write { part: Part::Main, offset, bytes: vec![byte; len] }
 }
 
-/// A disk on which three sectors of 1 are synced, and three of 2, then one more of 3, are not.
+/// A disk with three synced sectors of 1, then three unsynced of 2 and one unsynced of 3.
 fn disk() -> Disk {
     let mut disk = Disk::default();
-    let synced = [Event::Made(Part::Main), write(0, 1, 3 * SECTOR), Event::Sync(Part::Main), Event::SyncDir];
+    let synced = [Event::Created(Part::Main), write(0, 1, 3 * SECTOR), Event::Sync(Part::Main), Event::SyncDir];
     synced.iter().for_each(|event| disk.apply(event));
     assert!(disk.is_synced());
     disk.apply(&write(0, 2, 3 * SECTOR));
@@ -80,7 +80,7 @@ fn disk() -> Disk {
     disk
 }
 
-/// The first byte of each sector after many cuts.
+/// Returns the first byte of each sector after many cuts.
 fn images(disk: &Disk, fate: Fate) -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(1);
     let start = |image: Image| image[&Part::Main].iter().step_by(SECTOR).copied().collect();
@@ -103,7 +103,7 @@ fn cut_drops_keeps_and_tears_unsynced_data() {
     disk.apply(&Event::Sync(Part::Main));
     assert_eq!(images(&disk, Fate::Dropped), [[2, 2, 2, 3]]);
     assert_eq!(
-        sectors(500, &[0; 600]).iter().map(|(at, part)| (*at, part.len())).collect::<Vec<_>>(),
+        sectors(500, &[0; 600]).iter().map(|(offset, part)| (*offset, part.len())).collect::<Vec<_>>(),
         [(500, 12), (512, 512), (1024, 76)]
     );
 }
@@ -112,38 +112,38 @@ fn cut_drops_keeps_and_tears_unsynced_data() {
 fn names_are_durable_after_a_directory_sync() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut disk = Disk::default();
-    [Event::Made(Part::Main), write(0, 1, 1), Event::Sync(Part::Main)].iter().for_each(|event| disk.apply(event));
+    [Event::Created(Part::Main), write(0, 1, 1), Event::Sync(Part::Main)].iter().for_each(|event| disk.apply(event));
     assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::new(), "content without a name");
     disk.apply(&Event::SyncDir);
     disk.apply(&Event::Unlink(Part::Main));
     assert_eq!(disk.cut(Fate::Kept, &mut random), Image::new());
-    assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::from([(Part::Main, vec![1])]), "it comes back");
+    assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::from([(Part::Main, vec![1])]), "it reappears");
     disk.apply(&Event::SyncDir);
     assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::new());
 }
 
 #[test]
-fn the_checker_finds_every_fault() {
+fn checker_finds_every_fault() {
     let id = JobId::from_name("one");
-    let check = |said: &[&str], found: Option<Found>| {
+    let check = |reports: &[&str], found: Option<Found>| {
         let mut ledger = Ledger::default();
-        said.iter().for_each(|line| ledger.hear(&line.replace("ID", &id.to_string())));
-        ledger.judge(&found.map(|found| (id, found)).into_iter().collect())
+        reports.iter().for_each(|line| ledger.record(&line.replace("ID", &id.to_string())));
+        ledger.check(&found.map(|found| (id, found)).into_iter().collect())
     };
     let job = |state| Found { kind: "good".into(), args: child::args(id), state, attempts: 0 };
     let pushed = ["running 1 test", "pushing ID", "pushed ID"];
-    let after = |words: &[&'static str]| [&pushed[..], words].concat();
+    let after = |reports: &[&'static str]| [&pushed[..], reports].concat();
 
-    assert_eq!(check(&["pushing ID"], None), [], "nobody was promised anything yet");
-    assert_eq!(check(&["pushing ID"], Some(job(State::Ready))), [], "though it may be there");
+    assert_eq!(check(&["pushing ID"], None), [], "nothing is acknowledged yet");
+    assert_eq!(check(&["pushing ID"], Some(job(State::Ready))), [], "but it may exist");
     assert_eq!(check(&pushed, Some(job(State::Running))), []);
     assert_eq!(check(&pushed, None), [Fault::Lost(id)]);
     assert_eq!(check(&pushed, Some(Found { args: "0".into(), ..job(State::Ready) })), [Fault::Args(id)]);
-    assert_eq!(check(&pushed, Some(job(State::Done))), [Fault::Unasked(id)]);
-    assert_eq!(check(&[], Some(job(State::Ready))), [Fault::Unasked(id)]);
+    assert_eq!(check(&pushed, Some(job(State::Done))), [Fault::Unrequested(id)]);
+    assert_eq!(check(&[], Some(job(State::Ready))), [Fault::Unrequested(id)]);
 
     assert_eq!(check(&after(&["acking ID"]), Some(job(State::Ready))), []);
-    assert_eq!(check(&after(&["acking ID"]), Some(job(State::Dead))), [Fault::Unasked(id)]);
+    assert_eq!(check(&after(&["acking ID"]), Some(job(State::Dead))), [Fault::Unrequested(id)]);
     assert_eq!(check(&after(&["acking ID", "acked ID"]), Some(job(State::Done))), []);
     assert_eq!(check(&after(&["acking ID", "acked ID"]), Some(job(State::Running))), [Fault::Undone(id)]);
     assert_eq!(check(&after(&["burying ID", "buried ID"]), Some(job(State::Ready))), [Fault::Undone(id)]);
@@ -154,5 +154,5 @@ fn the_checker_finds_every_fault() {
 
     let bulk = Found { kind: "bulk-1".into(), ..job(State::Ready) };
     assert_eq!(check(&pushed, Some(bulk)), [Fault::Split("bulk-1".into())], "one of many");
-    assert_eq!(Ledger::default().judge(&BTreeMap::new()), []);
+    assert_eq!(Ledger::default().check(&BTreeMap::new()), []);
 }

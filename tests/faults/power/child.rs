@@ -1,17 +1,18 @@
-//! The process whose power is cut: does each of duly's own writes, and says what it is about to do and what was answered.
+//! The process with the power cut: makes each kind of write of duly, and reports each request and each reply.
 //!
-//! It says so line by line on stdout, each a write(2) of its own, so that words and writes stand in one order in the log.
+//! Each report is one line on stdout and one write(2), so that reports and writes are in one order in the log.
 
 use std::time::Duration;
 
 use duly::store::Claim;
-use duly::{Ctx, Duly, Event, JobId, Node, Outcome, Push};
+use duly::store::Node;
+use duly::{Ctx, Duly, Event, JobId, Outcome, Push};
 
 const STORE: &str = "DULY_POWER_STORE";
 const ROLE: &str = "DULY_POWER_ROLE";
 const RUN: &str = "DULY_POWER_RUN";
 
-/// Times that one process goes through everything: a few hundred commits, several checkpoints.
+/// Rounds of one process: a few hundred commits, several checkpoints.
 const ROUNDS: usize = 10;
 /// Jobs in one bulk push.
 pub const BULK: usize = 10;
@@ -19,23 +20,23 @@ pub const BULK: usize = 10;
 const AGAIN: usize = 12;
 /// Sizes of args: some fit into a page of the file, most spill over several.
 const ARGS_BYTES: std::ops::Range<usize> = 100..12_000;
-/// The last word of a run: without it the log is of a process that failed.
+/// The last report of a run: without it the process has failed.
 pub const END: &str = "end";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Does everything that duly can write, with jobs of its own.
+    /// Makes every kind of write, with its own jobs.
     Everything,
-    /// Pushes a few jobs whose ids are always the same, as one does whose earlier answer was lost.
+    /// Pushes a few jobs with fixed ids, as a client does that repeats a push after a lost reply.
     Again,
 }
 
-/// The environment that makes the test binary such a process.
+/// Returns the environment that gives a child process its role.
 pub fn environment(role: Role, store: &str, run: usize) -> [(&'static str, String); 3] {
     [(ROLE, format!("{role:?}")), (STORE, store.to_owned()), (RUN, run.to_string())]
 }
 
-/// The args of a job follow from its id, so that nobody needs to remember them.
+/// Derives the args of a job from its id, so that they need not be stored.
 pub fn args(id: JobId) -> String {
     let seed = id.as_bytes().iter().fold(0_u64, |seed, byte| seed.wrapping_mul(257).wrapping_add(u64::from(*byte)));
     let mut random = fastrand::Rng::with_seed(seed);
@@ -43,13 +44,13 @@ pub fn args(id: JobId) -> String {
     format!("\"{text}\"")
 }
 
-/// What a child process does; returns at once in any other.
-pub fn live() {
+/// Runs the role of a child process; returns at once in any other process.
+pub fn run_role() {
     let (Ok(role), Ok(store), Ok(run)) = (std::env::var(ROLE), std::env::var(STORE), std::env::var(RUN)) else {
         return;
     };
-    // The test harness may have left the begin of a line.
-    say("");
+    // The test harness may have begun a line.
+    report("");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let duly = Duly::open(&store).await.expect("opens");
@@ -57,21 +58,21 @@ pub fn live() {
             "Everything" => everything(&duly, run).await,
             _ => again(&duly).await,
         }
-        say(END);
-        // No good end: what a clean close would have put in order is left to the next run.
+        report(END);
+        // The process is killed, so that the next run must recover without a clean close.
         let this = rustix::process::getpid();
         rustix::process::kill_process(this, rustix::process::Signal::KILL).expect("can be killed");
     });
 }
 
-fn say(line: &str) {
+fn report(line: &str) {
     use std::io::Write;
     // Stdout is line buffered: a whole line is one write(2).
-    std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody listens");
+    std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("stdout is open");
 }
 
-fn say_all(word: &str, ids: &[JobId]) {
-    ids.iter().for_each(|id| say(&format!("{word} {id}")));
+fn report_ids(name: &str, ids: &[JobId]) {
+    ids.iter().for_each(|id| report(&format!("{name} {id}")));
 }
 
 async fn everything(duly: &Duly, run: String) {
@@ -83,18 +84,18 @@ async fn everything(duly: &Duly, run: String) {
 }
 
 async fn again(duly: &Duly) {
-    for no in 0..AGAIN {
-        let id = JobId::from_name(&format!("again-{no}"));
-        say_all("pushing", &[id]);
+    for number in 0..AGAIN {
+        let id = JobId::from_name(&format!("again-{number}"));
+        report_ids("pushing", &[id]);
         let push = async || duly.push(Push::new("good", args(id)).id(id)).await;
         let pushed = match push().await {
             Err(error) if error.code() == "unknown" => {
-                say_all("unknown", &[id]);
+                report_ids("unknown", &[id]);
                 push().await
             }
-            known => known,
+            result => result,
         };
-        say_all(if pushed.expect("pushes").is_new() { "pushed" } else { "existing" }, &[id]);
+        report_ids(if pushed.expect("pushes").is_new() { "pushed" } else { "existing" }, &[id]);
     }
 }
 
@@ -123,10 +124,10 @@ impl Pusher<'_> {
         let unwanted = self.push(unwanted).await;
 
         work(self.duly).await;
-        self.forget(&unwanted, &brief).await;
+        self.remove_and_prune(&unwanted, &brief).await;
     }
 
-    /// A job with an id, and args that follow from it.
+    /// Returns a job with an id and the args derived from it.
     fn job(&mut self, kind: &str) -> Push {
         self.pushed += 1;
         let id = JobId::from_name(&format!("{}-{}", self.run, self.pushed));
@@ -135,50 +136,50 @@ impl Pusher<'_> {
 
     async fn push(&self, jobs: Vec<Push>) -> Vec<JobId> {
         let ids: Vec<JobId> = jobs.iter().map(Push::job_id).collect();
-        say_all("pushing", &ids);
+        report_ids("pushing", &ids);
         let pushed = self.duly.push_all(jobs).await.expect("pushes");
         assert!(pushed.iter().all(duly::PushResult::is_new), "each id is pushed once");
-        say_all("pushed", &ids);
+        report_ids("pushed", &ids);
         ids
     }
 
-    /// Removes jobs that wait, each in a step of its own, and prunes what is done in the brief queue.
-    async fn forget(&self, unwanted: &[JobId], brief: &[JobId]) {
+    /// Removes waiting jobs, each in its own operation, and prunes done jobs of the brief queue.
+    async fn remove_and_prune(&self, unwanted: &[JobId], brief: &[JobId]) {
         for id in unwanted {
-            say_all("removing", &[*id]);
+            report_ids("removing", &[*id]);
             self.duly.remove(*id).await.expect("removes");
-            say_all("removed", &[*id]);
+            report_ids("removed", &[*id]);
         }
-        say_all("removing", brief);
-        let gone = self.duly.store().prune("brief", 0).await.expect("prunes");
-        assert_eq!(gone, brief.len(), "all of them were done");
-        say_all("removed", brief);
+        report_ids("removing", brief);
+        let pruned = self.duly.store().prune("brief", 0).await.expect("prunes");
+        assert_eq!(pruned, brief.len(), "all of them were done");
+        report_ids("removed", brief);
     }
 
-    /// Leaves some jobs in the hands of a node that will be dead: the next run takes them back.
+    /// Leaves some jobs claimed by a node that dies: the next run takes them back.
     async fn hold(&mut self) {
         let jobs = (0..3).map(|_| self.job("good").queue("held")).collect();
         self.push(jobs).await;
         let store = self.duly.store();
         let node = Node::fresh(vec!["held".into()]);
-        store.heartbeat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("sends a heartbeat");
         let claim = Claim { queue: "held".into(), max: 3, resync: false, suspect: None, kinds: None };
         assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 3);
     }
 }
 
-/// Lets a worker end what is ready. Its handler says what it is about to ask for, its events say what was recorded.
+/// Lets a worker finish all ready jobs. Its handler reports each intended outcome, its events each recorded one.
 async fn work(duly: &Duly) {
     let handler = |ctx: Ctx| async move {
         let (job, kind) = (ctx.job(), ctx.job().kind.as_str());
         match (kind, ctx.attempt()) {
             ("bad", _) => {
-                say_all("burying", &[job.id]);
+                report_ids("burying", &[job.id]);
                 Outcome::bury("it is bad")
             }
             ("again", 1) => Outcome::retry(Duration::ZERO, "once more"),
             _ => {
-                say_all("acking", &[job.id]);
+                report_ids("acking", &[job.id]);
                 Outcome::Ack
             }
         }
@@ -187,12 +188,12 @@ async fn work(duly: &Duly) {
     let worker = worker.on_event(|event| {
         let Event::Settled { held, outcome, .. } = event else { return };
         match outcome {
-            Outcome::Ack => say_all("acked", &[held.job.id]),
-            Outcome::Bury { .. } => say_all("buried", &[held.job.id]),
-            Outcome::Retry { .. } => say(&format!("retried {} {}", held.job.id, held.attempts + 1)),
+            Outcome::Ack => report_ids("acked", &[held.job.id]),
+            Outcome::Bury { .. } => report_ids("buried", &[held.job.id]),
+            Outcome::Retry { .. } => report(&format!("retried {} {}", held.job.id, held.attempts + 1)),
             _ => {}
         }
     });
-    let tally = worker.drain().await.expect("works");
-    assert_eq!(tally.lost, 0, "nobody else is here");
+    let summary = worker.drain().await.expect("works");
+    assert_eq!(summary.lost, 0, "there is no other worker");
 }

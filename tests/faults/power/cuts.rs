@@ -1,136 +1,137 @@
-//! Cuts the power again and again along one log, and looks at what is left each time.
+//! Cuts the power many times along one log, and checks the result of each cut.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use duly::bounds::PAGE_SIZE_MAX;
 use duly::rusqlite::Connection;
 use duly::rusqlite::config::DbConfig;
-use duly::store::PAGE_SIZE_MAX;
 use duly::{Duly, Filter, JobId, Push};
 
 use crate::power::disk::{Disk, Fate, Image};
 use crate::power::ledger::{Fault, Found, Ledger};
 use crate::power::trace::{Event, Part};
 
-/// What all cuts together have shown.
+/// Totals over all cuts.
 #[derive(Debug, Default)]
-pub struct Sum {
+pub struct SweepReport {
     pub states: usize,
     /// Acknowledged pushes at the end of the log.
     pub pushed: usize,
     pub syncs: usize,
-    /// Times that the WAL was copied into the main file.
+    /// Number of times the WAL was copied into the main file.
     pub checkpoints: usize,
-    /// States in which acknowledged work was lost, and most jobs lost in one.
+    /// States with lost acknowledged work, and the maximum number of lost jobs.
     pub lossy: usize,
     pub lost_max: usize,
-    /// States in which anything else was wrong.
+    /// States with any other fault.
     pub corrupt: usize,
-    /// The first few of all faults, to be shown.
+    /// The first few faults, for the failure message.
     pub examples: Vec<String>,
 }
 
 const EXAMPLES_MAX: usize = 5;
-/// Of four states at least one is a random one, however many boundaries there are.
+/// At least one of four states is random, however many boundaries there are.
 const BOUNDARIES_OF_FOUR: usize = 3;
 
-/// Cuts are shared out among so many threads at most.
+/// Maximum number of threads that share the cuts.
 const THREADS_MAX: usize = 4;
 
-/// One cut of the power.
+/// One power cut.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// The number of the event before which it happens.
-    at: usize,
+    /// The number of the event before which the cut happens.
+    event_index: usize,
     fate: Fate,
-    /// Its own, so that it is the same cut whichever thread makes it.
+    /// Per cut, so that the result does not depend on the thread.
     seed: u64,
 }
 
 /// Cuts the power in about `states` ways and checks each.
-pub fn sweep(events: &[Event], disk: fn() -> Disk, states: usize, seed: u64, scratch: &Path) -> Sum {
+pub fn sweep(events: &[Event], disk: fn() -> Disk, states: usize, seed: u64, scratch: &Path) -> SweepReport {
     let cuts = choose(events, states, &mut fastrand::Rng::with_seed(seed));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
-    let mut sum = Sum::of(events);
+    let mut report = SweepReport::of(events);
     std::thread::scope(|scope| {
-        let shares = (0..threads).map(|no| {
-            let cuts: Vec<Cut> = cuts.iter().skip(no).step_by(threads).copied().collect();
-            let dir = scratch.join(no.to_string());
+        let shares = (0..threads).map(|number| {
+            let cuts: Vec<Cut> = cuts.iter().skip(number).step_by(threads).copied().collect();
+            let dir = scratch.join(number.to_string());
             std::fs::create_dir(&dir).expect("a new directory");
             scope.spawn(move || sweep_share(events, disk(), &cuts, &dir))
         });
         let shares: Vec<_> = shares.collect();
-        shares.into_iter().for_each(|share| sum.merge(share.join().expect("no thread fails")));
+        shares.into_iter().for_each(|share| report.merge(share.join().expect("number thread fails")));
     });
-    sum
+    report
 }
 
-/// Goes along the log once and makes these cuts, which are in its order.
-fn sweep_share(events: &[Event], mut disk: Disk, cuts: &[Cut], scratch: &Path) -> Sum {
+/// Replays the log once and makes these cuts, which are in the order of the log.
+fn sweep_share(events: &[Event], mut disk: Disk, cuts: &[Cut], scratch: &Path) -> SweepReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut sum = Sum::default();
+    let mut report = SweepReport::default();
     let mut ledger = Ledger::default();
     let mut next = cuts.iter().peekable();
-    for at in 0..=events.len() {
-        let mut looked = false;
-        while let Some(cut) = next.next_if(|cut| cut.at == at) {
-            // Without anything unsynced all fates are the same.
-            if disk.is_synced() && std::mem::replace(&mut looked, true) {
+    for index in 0..=events.len() {
+        let mut is_examined = false;
+        while let Some(cut) = next.next_if(|cut| cut.event_index == index) {
+            // If everything is synced, all fates are the same.
+            if disk.is_synced() && std::mem::replace(&mut is_examined, true) {
                 continue;
             }
             let image = disk.cut(cut.fate, &mut fastrand::Rng::with_seed(cut.seed));
-            let faults = runtime.block_on(examine(&image, &ledger, &scratch.join(sum.states.to_string())));
-            sum.add(cut, &faults);
+            let faults = runtime.block_on(examine(&image, &ledger, &scratch.join(report.states.to_string())));
+            report.add(cut, &faults);
         }
-        if let Some(event) = events.get(at) {
+        if let Some(event) = events.get(index) {
             disk.apply(event);
-            if let Event::Said(line) = event {
-                ledger.hear(line);
+            if let Event::Reported(line) = event {
+                ledger.record(line);
             }
         }
     }
-    sum
+    report
 }
 
-/// Every sync boundary with all and with nothing of what is unsynced, then moments after the child said something,
-/// and for the rest any moment at all with parts of it. A random choice, where there is not room for all.
+/// Chooses every sync boundary with all and with none of the unsynced writes, then moments after a report of the
+/// child. The remaining cuts are random moments with a part of the unsynced writes. A random choice if there are too
+/// many.
 fn choose(events: &[Event], states: usize, random: &mut fastrand::Rng) -> Vec<Cut> {
-    let is_word = |event: Option<&Event>| matches!(event, Some(Event::Said(_)));
-    let (mut cuts, mut words) = (Vec::new(), Vec::new());
-    for at in 0..=events.len() {
-        if matches!(events.get(at), Some(Event::Sync(_) | Event::SyncDir)) {
-            cuts.extend([(at, Fate::Dropped), (at, Fate::Kept)]);
-        } else if at > 0 && is_word(events.get(at - 1)) && !is_word(events.get(at)) {
-            words.push((at, Fate::Dropped));
+    let is_report = |event: Option<&Event>| matches!(event, Some(Event::Reported(_)));
+    let (mut cuts, mut after_reports) = (Vec::new(), Vec::new());
+    for index in 0..=events.len() {
+        if matches!(events.get(index), Some(Event::Sync(_) | Event::SyncDir)) {
+            cuts.extend([(index, Fate::Dropped), (index, Fate::Kept)]);
+        } else if index > 0 && is_report(events.get(index - 1)) && !is_report(events.get(index)) {
+            after_reports.push((index, Fate::Dropped));
         }
     }
     random.shuffle(&mut cuts);
-    random.shuffle(&mut words);
-    cuts.append(&mut words);
+    random.shuffle(&mut after_reports);
+    cuts.append(&mut after_reports);
     cuts.truncate(states * BOUNDARIES_OF_FOUR / 4);
     while cuts.len() < states {
         cuts.push((random.usize(..=events.len()), [Fate::Some, Fate::Torn][random.usize(..2)]));
     }
-    cuts.sort_by_key(|(at, _)| *at);
-    cuts.into_iter().map(|(at, fate)| Cut { at, fate, seed: random.u64(..) }).collect()
+    cuts.sort_by_key(|(index, _)| *index);
+    cuts.into_iter().map(|(event_index, fate)| Cut { event_index, fate, seed: random.u64(..) }).collect()
 }
 
-impl Sum {
-    /// What the log itself says.
+impl SweepReport {
+    /// Counts the events of the log.
     fn of(events: &[Event]) -> Self {
         let mut ledger = Ledger::default();
         events.iter().for_each(|event| {
-            if let Event::Said(line) = event {
-                ledger.hear(line)
+            if let Event::Reported(line) = event {
+                ledger.record(line)
             }
         });
-        let count = |what: fn(&Event) -> bool| events.iter().filter(|event| what(event)).count();
-        Sum {
+        let count = |matches: fn(&Event) -> bool| events.iter().filter(|event| matches(event)).count();
+        SweepReport {
             pushed: ledger.pushed(),
             syncs: count(|event| matches!(event, Event::Sync(_) | Event::SyncDir)),
-            // The main file is synced once when it is made, and then at each checkpoint.
+            // The main file is synced once at its creation, then at each checkpoint.
             checkpoints: count(|event| *event == Event::Sync(Part::Main)).saturating_sub(1),
-            ..Sum::default()
+            ..SweepReport::default()
         }
     }
 
@@ -140,10 +141,11 @@ impl Sum {
         self.lossy += usize::from(lost > 0);
         self.lost_max = self.lost_max.max(lost);
         self.corrupt += usize::from(lost < faults.len());
-        // Damage before loss: where loss is allowed, damage is what needs to be shown.
+        // Damage comes before loss, since some tests allow loss.
         if let Some(fault) = faults.iter().find(|fault| !fault.is_loss()).or(faults.first()) {
-            let Cut { at, fate, seed } = cut;
-            let example = format!("before event {at}, {fate:?} (seed {seed}): {} faults, {fault:?}", faults.len());
+            let Cut { event_index, fate, seed } = cut;
+            let example =
+                format!("before event {event_index}, {fate:?} (seed {seed}): {} faults, {fault:?}", faults.len());
             match fault.is_loss() {
                 true => self.examples.push(example),
                 false => self.examples.insert(0, example),
@@ -152,7 +154,7 @@ impl Sum {
         }
     }
 
-    fn merge(&mut self, share: Sum) {
+    fn merge(&mut self, share: SweepReport) {
         self.states += share.states;
         self.lossy += share.lossy;
         self.lost_max = self.lost_max.max(share.lost_max);
@@ -161,22 +163,22 @@ impl Sum {
     }
 }
 
-/// Opens what a cut has left, first with SQLite alone, then with duly, and judges it.
+/// Opens the result of a cut, first with SQLite alone, then with duly, and checks it.
 ///
-/// Each in a directory of its own: a store that is closing still may touch the last one.
+/// Each result has its own directory: a store that is closing may still write to the last one.
 async fn examine(image: &Image, ledger: &Ledger, dir: &Path) -> Vec<Fault> {
     std::fs::create_dir(dir).expect("a new directory");
     let main = dir.join("power.db");
     for (part, content) in image {
         std::fs::write(format!("{}{}", main.display(), part.suffix()), content).expect("there is room");
     }
-    let looked = match integrity(&main) {
-        Ok(()) => look(&main).await.map_err(|e| e.to_string()),
+    let result = match integrity(&main) {
+        Ok(()) => read_jobs(&main).await.map_err(|e| e.to_string()),
         Err(damage) => Err(damage),
     };
     std::fs::remove_dir_all(dir).expect("can go");
-    match looked {
-        Ok(found) => ledger.judge(&found),
+    match result {
+        Ok(found) => ledger.check(&found),
         Err(damage) => vec![Fault::Corrupt(damage)],
     }
 }
@@ -184,19 +186,19 @@ async fn examine(image: &Image, ledger: &Ledger, dir: &Path) -> Vec<Fault> {
 fn integrity(main: &Path) -> Result<(), String> {
     let check = || {
         let conn = Connection::open(main)?;
-        // Leaves the WAL as it is, so that duly too has to recover from it.
+        // Keeps the WAL, so that duly also has to recover from it.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         conn.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
     };
     match check() {
-        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(text) if text == "ok" => Ok(()),
         Ok(damage) => Err(damage),
         Err(e) => Err(e.to_string()),
     }
 }
 
-/// All jobs in the store, which must also take a new one.
-async fn look(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
+/// Returns all jobs in the store, and checks that it accepts a new one.
+async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
     let duly = Duly::open(main.to_str().expect("a plain path")).await?;
     let mut found = BTreeMap::new();
     let mut cursor = None;

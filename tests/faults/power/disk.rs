@@ -1,7 +1,7 @@
-//! A disk that forgets: what was synced stays, of the rest anything may be there after a cut, torn or whole.
+//! A disk without guarantees: synced data stays; any part of the rest may be present after a cut, torn or whole.
 //!
-//! A torn write leaves each of its sectors old or new, and never touches a byte outside of itself:
-//! that is what SQLite assumes of a disk ("power-safe overwrite"), and what disks of today do.
+//! A torn write leaves each of its sectors old or new, and never changes a byte outside of itself. SQLite assumes this
+//! of a disk ("power-safe overwrite"), and current disks guarantee it.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ pub const SECTOR: usize = 512;
 /// The content of all files after a cut.
 pub type Image = BTreeMap<Part, Vec<u8>>;
 
-/// What becomes of that which was not synced.
+/// The result of a cut for unsynced writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All of it is gone.
+    /// All of them are lost.
     Dropped,
-    /// All of it is there.
+    /// All of them are present.
     Kept,
-    /// Some writes are there, whatever their order was.
+    /// Some of them are present, in any order.
     Some,
-    /// The first ones are there; the last of these in some of its sectors only.
+    /// The first ones are present, and the last of these only in some of its sectors.
     Torn,
 }
 
 #[derive(Clone, Debug)]
 enum Change {
     Write(usize, Vec<u8>),
-    Cut(usize),
+    Truncate(usize),
 }
 
 #[derive(Default)]
@@ -40,33 +40,35 @@ struct File {
 
 #[derive(Default)]
 pub struct Disk {
-    /// Files live on without a name: one that is unlinked may come back.
+    /// Files exist without a name: an unlinked file may reappear.
     files: Vec<File>,
     names: BTreeMap<Part, usize>,
     durable_names: BTreeMap<Part, usize>,
-    /// Names given (to a file) and taken since the directory was synced. They reach the disk in order.
+    /// Names created (for a file) and removed since the last directory sync. They reach the disk in order.
     unsynced_names: Vec<(Part, Option<usize>)>,
-    /// Syncs change nothing: the seeded bug that the checkers have to find.
-    lies: bool,
+    /// Syncs have no effect: the seeded bug that the checkers have to find.
+    ignores_syncs: bool,
 }
 
 impl Disk {
-    /// A disk that says "synced" and has done nothing.
+    /// Returns a disk that reports success for syncs but ignores them.
     pub fn lying() -> Self {
-        Disk { lies: true, ..Disk::default() }
+        Disk { ignores_syncs: true, ..Disk::default() }
     }
 
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::Made(part) if !self.names.contains_key(part) => {
+            Event::Created(part) if !self.names.contains_key(part) => {
                 self.files.push(File::default());
                 self.rename(*part, Some(self.files.len() - 1));
             }
-            Event::Write { part, at, bytes } => self.file(*part).unsynced.push(Change::Write(*at, bytes.clone())),
-            Event::Cut { part, len } => self.file(*part).unsynced.push(Change::Cut(*len)),
+            Event::Write { part, offset, bytes } => {
+                self.file(*part).unsynced.push(Change::Write(*offset, bytes.clone()))
+            }
+            Event::Truncate { part, len } => self.file(*part).unsynced.push(Change::Truncate(*len)),
             Event::Unlink(part) => self.rename(*part, None),
-            Event::Sync(part) if !self.lies => self.file(*part).sync(),
-            Event::SyncDir if !self.lies => {
+            Event::Sync(part) if !self.ignores_syncs => self.file(*part).sync(),
+            Event::SyncDir if !self.ignores_syncs => {
                 self.durable_names = self.names.clone();
                 self.unsynced_names.clear();
             }
@@ -79,16 +81,16 @@ impl Disk {
     }
 
     fn rename(&mut self, part: Part, file: Option<usize>) {
-        name(&mut self.names, part, file);
+        set_name(&mut self.names, part, file);
         self.unsynced_names.push((part, file));
     }
 
-    /// Whether a cut now has only one possible image.
+    /// Returns whether a cut now has only one possible result.
     pub fn is_synced(&self) -> bool {
         self.unsynced_names.is_empty() && self.names.values().all(|file| self.files[*file].unsynced.is_empty())
     }
 
-    /// What is there after a cut now.
+    /// Returns the content after a cut at this moment.
     pub fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> Image {
         let names_kept = match fate {
             Fate::Dropped => 0,
@@ -97,13 +99,13 @@ impl Disk {
         };
         let mut names = self.durable_names.clone();
         for (part, file) in &self.unsynced_names[..names_kept] {
-            name(&mut names, *part, *file);
+            set_name(&mut names, *part, *file);
         }
         names.into_iter().map(|(part, file)| (part, self.files[file].cut(fate, random))).collect()
     }
 }
 
-fn name(names: &mut BTreeMap<Part, usize>, part: Part, file: Option<usize>) {
+fn set_name(names: &mut BTreeMap<Part, usize>, part: Part, file: Option<usize>) {
     match file {
         Some(file) => names.insert(part, file),
         None => names.remove(&part),
@@ -135,8 +137,8 @@ impl File {
         for change in &self.unsynced {
             match change {
                 _ if random.f64() < share => change.apply(content),
-                Change::Write(at, bytes) if grows && content.len() < at + bytes.len() => {
-                    content.resize(at + bytes.len(), 0);
+                Change::Write(offset, bytes) if grows && content.len() < offset + bytes.len() => {
+                    content.resize(offset + bytes.len(), 0);
                 }
                 _ => {}
             }
@@ -147,10 +149,10 @@ impl File {
         let Some(last) = self.unsynced.len().checked_sub(1) else { return };
         let torn = random.usize(..=last);
         self.unsynced[..torn].iter().for_each(|change| change.apply(content));
-        let Change::Write(at, bytes) = &self.unsynced[torn] else { return };
-        for (at, sector) in sectors(*at, bytes) {
+        let Change::Write(offset, bytes) = &self.unsynced[torn] else { return };
+        for (start, sector) in sectors(*offset, bytes) {
             if random.bool() {
-                Change::Write(at, sector.to_vec()).apply(content);
+                Change::Write(start, sector.to_vec()).apply(content);
             }
         }
     }
@@ -159,24 +161,24 @@ impl File {
 impl Change {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
-            Change::Write(at, bytes) => {
-                let end = at + bytes.len();
+            Change::Write(offset, bytes) => {
+                let end = offset + bytes.len();
                 content.resize(content.len().max(end), 0);
-                content[*at..end].copy_from_slice(bytes);
+                content[*offset..end].copy_from_slice(bytes);
             }
-            Change::Cut(len) => content.resize(*len, 0),
+            Change::Truncate(len) => content.resize(*len, 0),
         }
     }
 }
 
-/// A write in parts that end where sectors of the disk do.
-pub fn sectors(at: usize, bytes: &[u8]) -> Vec<(usize, &[u8])> {
+/// Splits a write at the sector boundaries of the disk.
+pub fn sectors(offset: usize, bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let mut parts = Vec::new();
-    let (mut at, mut rest) = (at, bytes);
+    let (mut start, mut rest) = (offset, bytes);
     while !rest.is_empty() {
-        let (part, after) = rest.split_at(rest.len().min(SECTOR - at % SECTOR));
-        parts.push((at, part));
-        at += part.len();
+        let (part, after) = rest.split_at(rest.len().min(SECTOR - start % SECTOR));
+        parts.push((start, part));
+        start += part.len();
         rest = after;
     }
     parts

@@ -1,4 +1,4 @@
-//! What the child has asked for and what it was answered, and so what must and what may be in the store after a cut.
+//! The requests of the child and their replies, and so the required and allowed content of the store after a cut.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::power::child;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An acknowledged push is not there.
+    /// An acknowledged push is missing.
     Lost(JobId),
-    /// An acknowledged ack, bury, retry or remove has not happened.
+    /// An acknowledged ack, bury, retry or remove is missing.
     Undone(JobId),
-    /// Something is there that nobody has asked for.
-    Unasked(JobId),
-    /// Its args are not those that were pushed.
+    /// The store has something that was never requested.
+    Unrequested(JobId),
+    /// The args are not those that were pushed.
     Args(JobId),
-    /// A bulk push is there in part.
+    /// A bulk push is present in part.
     Split(String),
     /// The store does not open, or is damaged.
     Corrupt(String),
 }
 
 impl Fault {
-    /// Lost work, as a relaxed durability allows; all else must never happen.
+    /// Lost work, which a relaxed durability allows. No other fault is ever allowed.
     pub fn is_loss(&self) -> bool {
         matches!(self, Fault::Lost(_) | Fault::Undone(_))
     }
 }
 
-/// A job as it is in the store after a cut.
+/// A job in the store after a cut.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub kind: String,
@@ -38,26 +38,26 @@ pub struct Found {
     pub attempts: u32,
 }
 
-/// How far a job has come: it never goes back.
+/// The progress of a job, which never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
-    Nowhere,
+    Absent,
     /// Scheduled, ready or running.
     Unfinished,
     /// Done or dead.
-    Ended,
+    Finished,
     /// Removed or pruned.
-    Gone,
+    Removed,
 }
 
 #[derive(Debug, Default)]
-struct Life {
-    /// What was answered: it is at least here.
+struct Expected {
+    /// The least progress, from acknowledged requests.
     acknowledged: Stage,
-    /// What was asked for: it is at most here.
-    asked: Stage,
-    /// How it is to end.
+    /// The greatest progress, from all requests.
+    requested: Stage,
+    /// The expected final state.
     end: Option<State>,
     /// Failed attempts that were recorded.
     attempts: u32,
@@ -65,41 +65,42 @@ struct Life {
 }
 
 #[derive(Debug, Default)]
-pub struct Ledger(BTreeMap<JobId, Life>);
+pub struct Ledger(BTreeMap<JobId, Expected>);
 
 impl Ledger {
-    /// Takes one line of the child; lines of the test harness mean nothing.
-    pub fn hear(&mut self, line: &str) {
+    /// Records one line of the child; ignores lines of the test harness.
+    pub fn record(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
-        let (word, id) = match words[..] {
-            [word, id] | [word, id, _] => (word, id),
+        let (report, id) = match words[..] {
+            [report, id] | [report, id, _] => (report, id),
             _ => return,
         };
         let Ok(id) = id.parse::<JobId>() else { return };
-        let life = self.0.entry(id).or_insert_with(|| Life { args: child::args(id), ..Life::default() });
-        match word {
-            "pushing" => life.asked = life.asked.max(Stage::Unfinished),
+        let expected = self.0.entry(id).or_insert_with(|| Expected { args: child::args(id), ..Expected::default() });
+        match report {
+            "pushing" => expected.requested = expected.requested.max(Stage::Unfinished),
             "unknown" => {}
-            "pushed" | "existing" => life.acknowledged = life.acknowledged.max(Stage::Unfinished),
-            "acking" => (life.asked, life.end) = (Stage::Ended, Some(State::Done)),
-            "burying" => (life.asked, life.end) = (Stage::Ended, Some(State::Dead)),
-            "acked" | "buried" => life.acknowledged = Stage::Ended,
-            "retried" => life.attempts = words[2].parse().expect("a number of attempts"),
-            "removing" => life.asked = Stage::Gone,
-            "removed" => life.acknowledged = Stage::Gone,
-            _ => panic!("the child says what nobody understands: {line}"),
+            "pushed" | "existing" => expected.acknowledged = expected.acknowledged.max(Stage::Unfinished),
+            "acking" => (expected.requested, expected.end) = (Stage::Finished, Some(State::Done)),
+            "burying" => (expected.requested, expected.end) = (Stage::Finished, Some(State::Dead)),
+            "acked" | "buried" => expected.acknowledged = Stage::Finished,
+            "retried" => expected.attempts = words[2].parse().expect("a number of attempts"),
+            "removing" => expected.requested = Stage::Removed,
+            "removed" => expected.acknowledged = Stage::Removed,
+            _ => panic!("unknown report of the child: {line}"),
         }
     }
 
-    /// How many pushes were acknowledged.
+    /// Returns the number of acknowledged pushes.
     pub fn pushed(&self) -> usize {
-        self.0.values().filter(|life| life.acknowledged > Stage::Nowhere).count()
+        self.0.values().filter(|expected| expected.acknowledged > Stage::Absent).count()
     }
 
-    /// Everything that is wrong with what was found.
-    pub fn judge(&self, found: &BTreeMap<JobId, Found>) -> Vec<Fault> {
-        let mut faults: Vec<Fault> = self.0.iter().filter_map(|(id, life)| life.judge(*id, found.get(id))).collect();
-        faults.extend(found.keys().filter(|id| !self.0.contains_key(id)).map(|id| Fault::Unasked(*id)));
+    /// Returns all faults of the found jobs.
+    pub fn check(&self, found: &BTreeMap<JobId, Found>) -> Vec<Fault> {
+        let mut faults: Vec<Fault> =
+            self.0.iter().filter_map(|(id, expected)| expected.check(*id, found.get(id))).collect();
+        faults.extend(found.keys().filter(|id| !self.0.contains_key(id)).map(|id| Fault::Unrequested(*id)));
         let mut bulks: BTreeMap<&str, usize> = BTreeMap::new();
         for job in found.values().filter(|job| job.kind.starts_with("bulk")) {
             *bulks.entry(&job.kind).or_default() += 1;
@@ -110,19 +111,19 @@ impl Ledger {
     }
 }
 
-impl Life {
-    fn judge(&self, id: JobId, found: Option<&Found>) -> Option<Fault> {
+impl Expected {
+    fn check(&self, id: JobId, found: Option<&Found>) -> Option<Fault> {
         let Some(found) = found else {
-            let lost = self.acknowledged > Stage::Nowhere && self.asked < Stage::Gone;
-            return lost.then_some(Fault::Lost(id));
+            let is_lost = self.acknowledged > Stage::Absent && self.requested < Stage::Removed;
+            return is_lost.then_some(Fault::Lost(id));
         };
-        let stage = if found.state.is_final() { Stage::Ended } else { Stage::Unfinished };
+        let stage = if found.state.is_final() { Stage::Finished } else { Stage::Unfinished };
         if found.args != self.args {
             Some(Fault::Args(id))
         } else if stage < self.acknowledged || found.attempts < self.attempts {
             Some(Fault::Undone(id))
-        } else if stage > self.asked || (stage == Stage::Ended && Some(found.state) != self.end) {
-            Some(Fault::Unasked(id))
+        } else if stage > self.requested || (stage == Stage::Finished && Some(found.state) != self.end) {
+            Some(Fault::Unrequested(id))
         } else {
             None
         }

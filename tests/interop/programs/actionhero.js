@@ -1,20 +1,20 @@
-// A node of a real ActionHero, told what to do by lines of JSON on stdin; answers each by a line on stdout.
+// A real ActionHero node, controlled by lines of JSON on stdin; replies to each with a line on stdout.
 //
-//   node actionhero.js DIRECTORY   the directory into which `npm install actionhero` was run
+//   node actionhero.js DIRECTORY   the directory in which `npm install actionhero` was run
 //
-// In the environment: REDIS_HOST, REDIS_PORT, SERVER_TOKEN, NODE_NAME. Ends when stdin does.
-// Nothing is done about errors that ActionHero does not catch: what would end a real node ends this one.
+// Environment: REDIS_HOST, REDIS_PORT, SERVER_TOKEN, NODE_NAME. Exits at the end of stdin.
+// Errors that ActionHero does not catch are not caught here either: they must crash this node like a real one.
 'use strict'
 const path = require('path')
 const readline = require('readline')
 const root = path.join(path.resolve(process.argv[2]), 'node_modules', 'actionhero')
 process.chdir(root)
 process.env.PROJECT_ROOT = root
-const say = (value) => process.stdout.write(JSON.stringify(value) + '\n')
+const reply = (value) => process.stdout.write(JSON.stringify(value) + '\n')
 console.log = console.info = (...words) => console.error(...words)
 const generation = parseInt(require(path.join(root, 'package.json')).version, 10)
 
-// What both generations are asked for, each in its own words; every function returns a promise.
+// The operations of the tests in the API of each generation; every function returns a promise.
 const old = (api) => ({
   lock: (key, ms) => new Promise((done, failed) => api.cache.lock(key, ms, (e, ok) => (e ? failed(e) : done(ok)))),
   unlock: (key) => new Promise((done, failed) => api.cache.unlock(key, (e, ok) => (e ? failed(e) : done(ok)))),
@@ -52,35 +52,35 @@ async function boot () {
   return [ah.api, recent(ah)]
 }
 
-async function race (does, keys, ms, got) {
-  // Spread over a moment, so that the two sides meet.
-  const moment = () => new Promise((done) => setTimeout(done, Math.random() * 30))
-  await Promise.all(keys.map(async (key) => { await moment(); if ((await does.lock(key, ms)) === true) got.push(key) }))
-  return got
+async function race (node, keys, ms, locked) {
+  // Random delays make the requests of both sides overlap.
+  const delay = () => new Promise((done) => setTimeout(done, Math.random() * 30))
+  await Promise.all(keys.map(async (key) => { await delay(); if ((await node.lock(key, ms)) === true) locked.push(key) }))
+  return locked
 }
 
-boot().then(([api, does]) => {
+boot().then(([api, node]) => {
   const ran = []
-  const last = (args) => (typeof args[args.length - 1] === 'function' ? args.pop() : null)
-  does.methods({
-    // Answers its arguments, in the way of its generation.
-    echo: (...args) => { const next = last(args); ran.push(args); if (next) { next(args[0]) } else { return args[0] } },
-    // Asked for by 12's own broadcasts; never answers.
+  const popCallback = (args) => (typeof args[args.length - 1] === 'function' ? args.pop() : null)
+  node.methods({
+    // Responds with its first argument, in the style of its generation.
+    echo: (...args) => { const next = popCallback(args); ran.push(args); if (next) { next(args[0]) } else { return args[0] } },
+    // Must exist, since ActionHero 12 also runs its own calls; never responds.
     silent: () => {},
-    ran: (...args) => { const next = last(args); if (next) { next(ran.length) } else { return ran.length } }
+    ran: (...args) => { const next = popCallback(args); if (next) { next(ran.length) } else { return ran.length } }
   })
   const commands = {
-    lock: ({ key, ms }) => does.lock(key, ms),
-    unlock: ({ key }) => does.unlock(key),
-    checkLock: ({ key }) => does.checkLock(key),
-    race: ({ keys, ms }) => race(does, keys, ms, []),
-    call: ({ method, args, connection }) => does.call(method, args, connection),
+    lock: ({ key, ms }) => node.lock(key, ms),
+    unlock: ({ key }) => node.unlock(key),
+    checkLock: ({ key }) => node.checkLock(key),
+    race: ({ keys, ms }) => race(node, keys, ms, []),
+    call: ({ method, args, connection }) => node.call(method, args, connection),
     ran: async () => ran,
     connect: async ({ connection }) => { api.connections.connections[connection] = { id: connection } }
   }
   readline.createInterface({ input: process.stdin }).on('line', (line) => {
-    const ask = JSON.parse(line)
-    commands[ask.do](ask).then((value) => say({ id: ask.id, value: value === undefined ? null : value }), (e) => say({ id: ask.id, error: String(e.message || e) }))
+    const request = JSON.parse(line)
+    commands[request.do](request).then((value) => reply({ id: request.id, value: value === undefined ? null : value }), (e) => reply({ id: request.id, error: String(e.message || e) }))
   }).on('close', () => process.exit(0))
-  say({ ready: generation })
+  reply({ ready: generation })
 }, (e) => { console.error(e); process.exit(1) })

@@ -1,7 +1,7 @@
-"""Redis in Action's delayed tasks (section 6.4.2) on today's redis-py, told what to do by lines of JSON on stdin.
+"""Redis in Action's delayed tasks (section 6.4.2) with current redis-py, controlled by lines of JSON on stdin.
 
-The functions are the book's. Changed is only what does not run any more: ZADD takes a mapping, and answers are decoded, so
-that a lock is released. In the environment: REDIS_PORT. Ends when stdin does.
+The functions are the book's, with two changes for current versions: ZADD takes a mapping, and replies are decoded, so that
+a lock is released. Environment: REDIS_PORT. Exits at the end of stdin.
 """
 import json
 import os
@@ -100,24 +100,24 @@ def main():
     conn, got = connect(), []
     print(json.dumps({"ready": redis.__version__}), flush=True)
     for line in sys.stdin:
-        ask = json.loads(line)
-        what, answer = ask["do"], None
-        if what == "later":
-            answer = execute_later(conn, ask["queue"], ask["name"], ask["args"], ask.get("delay", 0))
-        elif what == "poll":
+        request = json.loads(line)
+        command, value = request["do"], None
+        if command == "later":
+            value = execute_later(conn, request["queue"], request["name"], request["args"], request.get("delay", 0))
+        elif command == "poll":
             start(poll_queue, connect())
-        elif what == "work":
-            start(work, connect(), ask["queue"], got)
-        elif what == "pop":
-            popped = conn.blpop(['queue:' + ask["queue"]], ask.get("timeout", 5))
-            answer = json.loads(popped[1]) if popped else None
-        elif what == "dumps":
-            answer = json.dumps(ask["value"])
-        elif what == "got":
-            answer = got
-        elif what == "lock":
-            answer = acquire_lock(conn, ask["name"], 0.5)
-        print(json.dumps({"id": ask["id"], "value": answer}), flush=True)
+        elif command == "work":
+            start(work, connect(), request["queue"], got)
+        elif command == "pop":
+            popped = conn.blpop(['queue:' + request["queue"]], request.get("timeout", 5))
+            value = json.loads(popped[1]) if popped else None
+        elif command == "dumps":
+            value = json.dumps(request["value"])
+        elif command == "got":
+            value = got
+        elif command == "lock":
+            value = acquire_lock(conn, request["name"], 0.5)
+        print(json.dumps({"id": request["id"], "value": value}), flush=True)
 
 
 main()

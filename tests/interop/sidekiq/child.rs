@@ -1,4 +1,4 @@
-//! A worker of ours in a process of its own, to be killed.
+//! A duly worker in a child process, to be killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -8,18 +8,18 @@ use test_support::KillOnDrop;
 
 const STORE: &str = "DULY_INTEROP_STORE";
 
-/// Starts one that takes jobs and never ends them; comes back when it has begun so many.
-pub fn start(store: &str, begun: usize) -> KillOnDrop {
+/// Starts a worker that never finishes a job. Returns when it has started this many.
+pub fn start(store: &str, jobs: usize) -> KillOnDrop {
     let mut command = test_support::child_test("sidekiq::child::work");
     let mut child = command.env(STORE, store).stdout(Stdio::piped()).spawn().expect("starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let begins = lines.map_while(Result::ok).filter(|line| line.contains("begun"));
-    assert_eq!(begins.take(begun).count(), begun);
+    let started = lines.map_while(Result::ok).filter(|line| line.contains("begun"));
+    assert_eq!(started.take(jobs).count(), jobs);
     KillOnDrop(child)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "no test: the child of one"]
+#[ignore = "the child process of a test"]
 async fn work() {
     let Ok(store) = std::env::var(STORE) else {
         return;

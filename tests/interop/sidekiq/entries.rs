@@ -1,4 +1,4 @@
-//! Entries: as Ruby would write them, and what becomes of those that are none.
+//! Entries formatted like Ruby's, malformed entries, and transfers of entries.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn entries_survive_a_round_trip_through_ruby() {
         r#"{"b":1,"b":2}"#,
         "9007199254740993",
     ];
-    // Newer versions of Ruby's json write these in another way, so that not even what older ones wrote survives them.
+    // Newer versions of Ruby's json format these differently, and change even the output of older versions.
     if sandbox.ruby("JSON.generate(1e20)") == json!("1.0e+20") {
         texts.push("[1e15, 1234567890123456.0, 1.5e16, 1e20, 1E-7, 5e-324]");
     }
@@ -30,9 +30,9 @@ async fn entries_survive_a_round_trip_through_ruby() {
         let now = sandbox.duly.push(push()).await.expect("pushes").id();
         sandbox.duly.push(push().after(Duration::from_secs(3600 + n as u64))).await.expect("pushes");
         assert_eq!(
-            sandbox.duly.get(now).await.expect("looks").expect("is there").job.args,
+            sandbox.duly.get(now).await.expect("succeeds").expect("exists").job.args,
             *text,
-            "and comes back as it was"
+            "duly returns the args as pushed"
         );
     }
     assert_eq!(sandbox.ruby("Ask.stable?"), json!([]), "ready and scheduled");
@@ -44,12 +44,12 @@ async fn entries_survive_a_round_trip_through_ruby() {
     assert_eq!(sandbox.ruby("[Sidekiq::RetrySet.new.size, Ask.stable?]"), json!([texts.len(), []]), "retried");
     let fields = sandbox.ruby("Sidekiq::ScheduledSet.new.first.item.keys");
     assert_eq!(fields, json!(["retry", "queue", "class", "tags", "duly", "args", "jid", "created_at"]));
-    // Put off one by one, each is the same one still.
+    // Ruby can reschedule each entry, which stays the same member.
     let size = sandbox.ruby(
         "Sidekiq::ScheduledSet.new.each { |job| job.reschedule(Time.now + 7200) }; Sidekiq::ScheduledSet.new.size",
     );
     assert_eq!(size, json!(texts.len()));
-    assert!(sandbox.duly.push(Push::new("Echo", "1e400")).await.expect_err("refused").to_string().contains("Ruby"));
+    assert!(sandbox.duly.push(Push::new("Echo", "1e400")).await.expect_err("rejected").to_string().contains("Ruby"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,8 +70,8 @@ async fn jobs_due_at_once_have_distinct_scores() {
 async fn invalid_entry_goes_to_the_dead_set_and_the_worker_continues() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Echo.perform_async('first')");
-    for strange in ["{not json", "null", "7", "\"text\"", r#"{"args":[]}"#, "[1,2]"] {
-        sandbox.redis(&["LPUSH", "queue:default", strange]);
+    for malformed in ["{not json", "null", "7", "\"text\"", r#"{"args":[]}"#, "[1,2]"] {
+        sandbox.redis(&["LPUSH", "queue:default", malformed]);
     }
     sandbox.redis(&["ZADD", "schedule", "1.5", "{not json either"]);
     let running = sandbox.run(sandbox.worker(&["Echo"]));
@@ -95,7 +95,7 @@ async fn dead_set_holds_at_most_ten_thousand() {
     assert_eq!(sandbox.ruby("[Sidekiq::DeadSet.new.size, Sidekiq::DeadSet.new.first.args]"), json!([10_000, ["x"]]));
 }
 
-/// How many dead ones are kept is Ruby's to say: only a burial trims them, as Ruby's do, and never very many at once.
+/// Ruby decides how many dead jobs are kept: only a burial trims the set, as in Ruby, and never by very many at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_set_is_trimmed_only_by_burials() {
     let sandbox = Sandbox::new().await;
@@ -104,10 +104,10 @@ async fn dead_set_is_trimmed_only_by_burials() {
     let size = || sandbox.redis(&["ZCARD", "dead"])[0].parse::<usize>().expect("a number");
     sandbox.duly.store().prune("default", 1_000).await.expect("prunes");
     assert_eq!(size(), 12_501);
-    for left in [11_502, 10_503, 10_000] {
+    for expected in [11_502, 10_503, 10_000] {
         sandbox.ruby("Echo.set(retry: 0).perform_async('x')");
         sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
-        assert_eq!(size(), left);
+        assert_eq!(size(), expected);
     }
     assert!(!sandbox.redis(&["ZRANGE", "dead", "0", "0"])[0].contains("very"), "the oldest go first");
 }
@@ -117,7 +117,7 @@ async fn live_installation_is_transferred() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("40.times { |n| Echo.perform_async(n) }; Echo.perform_in(3600, 'later'); Echo.set(queue: 'post').perform_async('post')");
     sandbox.ruby("Echo.set(retry: 0).perform_async('dead')");
-    // Those that were pushed first are run first: one that fails for good.
+    // Runs all jobs pushed so far; one of them dies.
     let worker = sandbox
         .duly
         .worker()
@@ -126,10 +126,10 @@ async fn live_installation_is_transferred() {
     worker.drain().await.expect("drains");
     sandbox.ruby("40.times { |n| Echo.perform_async(n) }");
     let target = Duly::open(":memory:").await.expect("opens");
-    let moved = sandbox.duly.transfer_to(&target).run().await.expect("moves");
-    let of = |queue: &str| moved.iter().find(|one| one.queue == queue).expect("was moved").clone();
-    assert_eq!((of("default").ready, of("default").scheduled, of("default").dead), (40, 1, 1));
-    assert_eq!(of("post").ready, 1);
+    let reports = sandbox.duly.transfer_to(&target).run().await.expect("transfers");
+    let report = |queue: &str| reports.iter().find(|report| report.queue == queue).expect("transferred").clone();
+    assert_eq!((report("default").ready, report("default").scheduled, report("default").dead), (40, 1, 1));
+    assert_eq!(report("post").ready, 1);
     assert_eq!(
         sandbox.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
         json!([0, 0, 0, 0])
@@ -138,7 +138,7 @@ async fn live_installation_is_transferred() {
     assert_eq!((dead[0].job.kind.as_str(), dead[0].job.args.as_str()), ("Echo", "[\"dead\"]"));
 }
 
-/// Ruby lets tags and classes be any text; a record of ours could not be read again with some of them in it.
+/// Ruby allows any text in tags and classes; duly's records cannot hold some of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_only_valid_in_ruby_do_not_disturb_a_transfer() {
     let sandbox = Sandbox::new().await;
@@ -148,13 +148,10 @@ async fn names_only_valid_in_ruby_do_not_disturb_a_transfer() {
     sandbox.redis(&["LPUSH", "queue:default", &entry("Echo", "0123456789abcdef01234567")]);
     sandbox.redis(&["LPUSH", "queue:default", &entry("Ec\\tho", "0123456789abcdef01234568")]);
     sandbox.redis(&["SADD", "queues", "default"]);
-    let error = sandbox.duly.transfer_to(&target).run().await.expect_err("one cannot be kept there");
-    assert!(
-        error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove it there first"),
-        "{error}"
-    );
+    let error = sandbox.duly.transfer_to(&target).run().await.expect_err("one class is not a valid kind");
+    assert!(error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove the job first"), "{error}");
     sandbox.redis(&["LPOP", "queue:default"]);
-    sandbox.duly.transfer_to(&target).run().await.expect("moves");
+    sandbox.duly.transfer_to(&target).run().await.expect("transfers");
     let jobs = target.list(Filter::default()).await.expect("lists").jobs;
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
@@ -168,12 +165,12 @@ async fn transfer_onto_the_same_keys_is_rejected_with_any_prefix() {
     let store = sandbox.store();
     let other = format!("{store}{}prefix=two", if store.contains('?') { '&' } else { '?' });
     let same = Duly::open(other.replacen("localhost", "127.0.0.1", 1)).await.expect("opens");
-    let error = sandbox.duly.transfer_to(&same).run().await.expect_err("refused");
+    let error = sandbox.duly.transfer_to(&same).run().await.expect_err("rejected");
     assert!(error.to_string().contains("is the store that the jobs are in already"), "{error}");
     assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["1"]);
 }
 
-/// To Sidekiq they are two jobs, and so they are after a move.
+/// Sidekiq treats entries with the same jid as separate jobs, and so does a transfer.
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_with_the_same_jid_all_arrive() {
     for url in [Some(":memory:"), None] {
@@ -194,8 +191,9 @@ async fn entries_with_the_same_jid_all_arrive() {
         sandbox.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
         sandbox.redis(&["SADD", "queues", "default"]);
         sandbox.redis(&["LPUSH", "queue:default", "no job at all"]);
-        let moved = sandbox.duly.transfer_to(&target).run().await.expect("moves");
-        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].already_present, moved[0].remaining), (8, 1, 0, 1));
+        let reports = sandbox.duly.transfer_to(&target).run().await.expect("transfers");
+        let report = &reports[0];
+        assert_eq!((report.ready, report.scheduled, report.already_present, report.remaining), (8, 1, 0, 1));
         let jobs = target.list(Filter::default()).await.expect("lists").jobs;
         let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
         args.sort_unstable();
@@ -204,7 +202,7 @@ async fn entries_with_the_same_jid_all_arrive() {
     }
 }
 
-/// As Python writes half of a pair, which Ruby cannot read.
+/// Python can write half of a surrogate pair, which Ruby cannot parse.
 #[tokio::test(flavor = "multi_thread")]
 async fn entry_unreadable_to_ruby_is_not_lost_by_a_retry() {
     let sandbox = Sandbox::new().await;
@@ -213,10 +211,10 @@ async fn entry_unreadable_to_ruby_is_not_lost_by_a_retry() {
     sandbox.redis(&["ZADD", "dead", "100", entry]);
     sandbox.redis(&["SADD", "queues", "default"]);
     let dead = sandbox.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
-    sandbox.duly.reschedule(dead[0].job.id, duly::Due::Now).await.expect("goes back");
+    sandbox.duly.reschedule(dead[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     let worker = sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
     worker.drain().await.expect("drains");
-    let waits = sandbox.duly.get(dead[0].job.id).await.expect("looks").expect("is there");
-    assert_eq!((waits.state, waits.job.kind.as_str(), waits.attempts), (State::Scheduled, "Echo", 1));
-    assert_eq!(waits.job.args, r#"["\ud83d"]"#);
+    let record = sandbox.duly.get(dead[0].job.id).await.expect("succeeds").expect("exists");
+    assert_eq!((record.state, record.job.kind.as_str(), record.attempts), (State::Scheduled, "Echo", 1));
+    assert_eq!(record.job.args, r#"["\ud83d"]"#);
 }

@@ -1,13 +1,15 @@
-//! A list is of one format: what the one side would destroy of the other's is refused, in both directions.
+//! A list has one format: duly rejects queues in which one system would destroy the entries of another.
 
 use std::time::Duration;
 
+use duly::job::Due;
 use duly::store::Claim;
-use duly::{Due, Duly, Node, Push};
+use duly::store::Node;
+use duly::{Duly, Push};
 
 use super::sandbox::*;
 
-/// More than one step promotes.
+/// More entries than one operation promotes.
 const STUCK: usize = 2_500;
 
 /// Opens the same server for items of Redis in Action.
@@ -15,12 +17,12 @@ async fn in_action(sandbox: &Sandbox) -> Duly {
     Duly::open(sandbox.store().replacen("sidekiq", "redis-in-action", 1)).await.expect("opens")
 }
 
-/// Nothing is taken from this queue, and whoever tries is told why.
-async fn takes_nothing(duly: &Duly, queue: &str, says: &str) {
+/// Asserts that a claim from this queue fails with this reason.
+async fn assert_claim_fails(duly: &Duly, queue: &str, reason: &str) {
     let node = Node::fresh(vec![queue.into()]);
     let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect: None, kinds: None };
-    let error = duly.store().claim(node.id, claim).await.expect_err("takes nothing");
-    assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
+    let error = duly.store().claim(node.id, claim).await.expect_err("rejected");
+    assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,11 +31,11 @@ async fn items_of_redis_in_action_are_left_unchanged() {
     let other = in_action(&sandbox).await;
     other.push(Push::new("send", "[1]").queue("mail")).await.expect("pushes");
     let items = sandbox.redis(&["LRANGE", "queue:mail", "0", "-1"]);
-    let refused = sandbox.duly.push(Push::new("Echo", "[]").queue("mail")).await.expect_err("refused");
-    assert!(refused.code() == "invalid" && refused.to_string().contains("two formats"), "{refused}");
-    takes_nothing(&sandbox.duly, "mail", "two formats").await;
+    let error = sandbox.duly.push(Push::new("Echo", "[]").queue("mail")).await.expect_err("rejected");
+    assert!(error.code() == "invalid" && error.to_string().contains("two formats"), "{error}");
+    assert_claim_fails(&sandbox.duly, "mail", "two formats").await;
 
-    // One that is due there stays in the schedule, and holds up no other.
+    // Due entries of that queue stay in the schedule, and do not block other queues.
     let entry = |n: usize| {
         format!(r#"{{"retry":true,"queue":"mail","class":"Echo","args":[{n}],"jid":"{n:024x}","created_at":1.5}}"#)
     };
@@ -43,12 +45,12 @@ async fn items_of_redis_in_action_are_left_unchanged() {
     let later =
         sandbox.duly.push(Push::new("Echo", "[7]").after(Duration::from_secs(3600))).await.expect("pushes").id();
     sandbox.duly.worker().on_kind("Echo", |_| async { Ok::<(), std::io::Error>(()) }).drain().await.expect("drains");
-    sandbox.duly.reschedule(later, Due::Now).await.expect("moves");
+    sandbox.duly.reschedule(later, Due::Now).await.expect("reschedules");
     let running = sandbox.run(sandbox.worker(&["Echo"]));
     sandbox.until_ran(1).await;
     running.end().await;
     assert_eq!(sandbox.redis(&["ZCARD", "schedule"]), [STUCK.to_string()]);
-    assert_eq!(sandbox.redis(&["LRANGE", "queue:mail", "0", "-1"]), items, "nothing is touched");
+    assert_eq!(sandbox.redis(&["LRANGE", "queue:mail", "0", "-1"]), items, "nothing is changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,9 +58,9 @@ async fn python_items_behind_sidekiq_jobs_are_noticed() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Echo.perform_async('ruby')");
     sandbox.redis(&["RPUSH", "queue:default", r#"["id", "default", "send", []]"#]);
-    takes_nothing(&sandbox.duly, "default", "two formats").await;
-    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["2"], "nothing is touched");
-    // Once it is gone, all goes on.
+    assert_claim_fails(&sandbox.duly, "default", "two formats").await;
+    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["2"], "nothing is changed");
+    // The queue works again once the item is removed.
     sandbox.redis(&["RPOP", "queue:default"]);
     let running = sandbox.run(sandbox.worker(&["Echo"]));
     sandbox.until_ran(1).await;
@@ -72,9 +74,9 @@ async fn queues_of_ruby_or_duly_reject_items() {
     sandbox.duly.push(Push::new("Echo", "[]").queue("rust")).await.expect("pushes");
     let other = in_action(&sandbox).await;
     for queue in ["ruby", "rust"] {
-        let refused = other.push(Push::new("send", "[1]").queue(queue)).await.expect_err("refused");
-        assert!(refused.code() == "invalid" && refused.to_string().contains("two formats"), "{refused}");
-        takes_nothing(&other, queue, "two formats").await;
+        let error = other.push(Push::new("send", "[1]").queue(queue)).await.expect_err("rejected");
+        assert!(error.code() == "invalid" && error.to_string().contains("two formats"), "{error}");
+        assert_claim_fails(&other, queue, "two formats").await;
         assert_eq!(sandbox.redis(&["LLEN", &format!("queue:{queue}")]), ["1"]);
     }
 }
@@ -82,9 +84,9 @@ async fn queues_of_ruby_or_duly_reject_items() {
 #[tokio::test(flavor = "multi_thread")]
 async fn key_that_is_not_a_list_is_not_a_queue() {
     let sandbox = Sandbox::new().await;
-    sandbox.redis(&["SET", "queue:strange", "x"]);
-    let refused = sandbox.duly.push(Push::new("Echo", "[]").queue("strange")).await.expect_err("refused").to_string();
-    assert!(refused.contains("not a list"), "{refused}");
-    takes_nothing(&sandbox.duly, "strange", "not a list").await;
-    assert_eq!(sandbox.redis(&["GET", "queue:strange"]), ["x"]);
+    sandbox.redis(&["SET", "queue:scalar", "x"]);
+    let error = sandbox.duly.push(Push::new("Echo", "[]").queue("scalar")).await.expect_err("rejected").to_string();
+    assert!(error.contains("not a list"), "{error}");
+    assert_claim_fails(&sandbox.duly, "scalar", "not a list").await;
+    assert_eq!(sandbox.redis(&["GET", "queue:scalar"]), ["x"]);
 }

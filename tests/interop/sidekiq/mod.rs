@@ -1,4 +1,4 @@
-//! The real Sidekiq of Debian, and duly on the same Redis.
+//! Debian's Sidekiq and duly on the same Redis.
 
 mod child;
 mod entries;

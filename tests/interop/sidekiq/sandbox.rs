@@ -1,4 +1,4 @@
-//! The bed of these tests: a database of its own, the real Sidekiq, and workers of ours.
+//! The environment of these tests: a separate database, the real Sidekiq, and duly workers.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -13,21 +13,21 @@ use tokio::task::JoinHandle;
 use test_support::servers::{Binary, Client, Fsync, Options, Server};
 use test_support::{KillOnDrop, until};
 
-/// Far longer than anything takes; a test that waits this long has failed.
+/// Timeout far beyond the expected duration of any operation.
 pub const LONG: Duration = Duration::from_secs(30);
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/sidekiq/sidekiq.rb");
-/// The root of another Debian whose Ruby and Sidekiq are to be used, with the script at `/sidekiq.rb`.
+/// Environment variable: the root of another Debian to use Ruby and Sidekiq from, with the script at `/sidekiq.rb`.
 const ROOT: &str = "DULY_SIDEKIQ_ROOT";
-/// Enough for all tests.
+/// Number of databases, enough for all tests.
 const DATABASES: &str = "100";
 
-/// A server that has a database for each test.
+/// Returns the port of a shared server with a database for each test.
 fn server() -> u16 {
     static SHARED: OnceLock<Server> = OnceLock::new();
     SHARED.get_or_init(|| Options::new(Binary::Redis).aof(Fsync::No).set("databases", DATABASES).start()).port()
 }
 
-/// One database of a server, and everything in it.
+/// One database of a server, with duly and Ruby on it.
 pub struct Sandbox {
     port: u16,
     db: usize,
@@ -36,37 +36,37 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// On a database of its own of a server that others use too.
+    /// Opens a new database on the shared server.
     pub async fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let (port, db) = (server(), NEXT.fetch_add(1, Ordering::SeqCst));
         Sandbox::on(port, db, format!("sidekiq://127.0.0.1:{port}/{db}?lease=1s")).await
     }
 
-    /// With duly on the store of this URL, and Ruby on a database of the server at this port.
+    /// Opens the store of this URL for duly; Ruby uses this database of the server at this port.
     pub async fn on(port: u16, db: usize, store: String) -> Self {
         let duly = Duly::open(&store).await.expect("opens");
         Sandbox { port, db, store, duly }
     }
 
-    /// The same, with Ruby on the server that is the master now.
+    /// Returns the same sandbox with Ruby on the new master.
     pub fn after_failover(self, port: u16) -> Self {
         Sandbox { port, ..self }
     }
 
-    /// As duly names it.
+    /// Returns the URL of duly's store.
     pub fn store(&self) -> String {
         self.store.clone()
     }
 
-    /// Asks the server itself.
+    /// Sends a command directly to the server.
     pub fn redis(&self, command: &[&str]) -> Vec<String> {
         let mut client = Client::connect(self.port, None).expect("connects");
         client.ask(&["SELECT", &self.db.to_string()]).expect("selects");
-        let reply = client.ask(command).expect("answers");
+        let reply = client.ask(command).expect("succeeds");
         match reply.list() {
             [] => vec![reply.text()],
-            list => list.iter().map(|one| one.text()).collect(),
+            list => list.iter().map(|item| item.text()).collect(),
         }
     }
 
@@ -82,48 +82,48 @@ impl Sandbox {
         command
     }
 
-    /// Lets the real Sidekiq run a piece of Ruby, and gives its value.
+    /// Runs Ruby code with the real Sidekiq, and returns its value.
     pub fn ruby(&self, code: &str) -> Value {
-        let said = self
+        let output = self
             .command()
             .arg(code)
             .stderr(Stdio::piped())
             .output()
-            .expect("ruby starts; apt-get install ruby-sidekiq");
-        let (out, trouble) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+            .expect("ruby starts; install it with `apt-get install ruby-sidekiq`");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let value: Option<Value> = out.lines().last().and_then(|line| serde_json::from_str(line).ok());
-        value.unwrap_or_else(|| panic!("{code}\n{out}\n{trouble}"))[0].clone()
+        value.unwrap_or_else(|| panic!("{code}\n{out}\n{err}"))[0].clone()
     }
 
-    /// A real Sidekiq that works these queues.
+    /// Starts a real Sidekiq on these queues.
     pub fn sidekiq(&self, queues: &[&str]) -> KillOnDrop {
         let mut child = self.command().arg("work").args(queues).spawn().expect("ruby starts");
-        let mut said = BufReader::new(child.stdout.take().expect("piped"));
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
-        said.read_line(&mut line).expect("says something");
+        stdout.read_line(&mut line).expect("prints a line");
         assert_eq!(line, "ready\n");
         KillOnDrop(child)
     }
 
-    /// What was noted as run: who, with which args, under which jid.
+    /// Returns the recorded runs: `ruby` or `rust`, and the args.
     pub fn ran(&self) -> Vec<(String, Value)> {
         let lines = self.redis(&["LRANGE", "ran", "0", "-1"]);
-        let read = |line: &String| serde_json::from_str::<(String, Value, String)>(line).ok();
-        lines.iter().filter_map(read).map(|(who, args, _)| (who, args)).collect()
+        let parse = |line: &String| serde_json::from_str::<(String, Value, String)>(line).ok();
+        lines.iter().filter_map(parse).map(|(runner, args, _jid)| (runner, args)).collect()
     }
 
-    /// Waits until so many runs were noted.
+    /// Waits until this many runs are recorded.
     pub async fn until_ran(&self, runs: usize) -> Vec<(String, Value)> {
-        until(&format!("{runs} runs were noted"), async || self.ran().len() >= runs).await;
+        until(&format!("{runs} runs are recorded"), async || self.ran().len() >= runs).await;
         self.ran()
     }
 
-    /// A worker of ours with a handler that notes what it runs, as Ruby's does.
+    /// Returns a duly worker that records its runs, like `Echo` in Ruby.
     pub fn worker(&self, kinds: &[&str]) -> Worker {
         let mut worker = self.duly.worker();
         for kind in kinds {
             let (port, db) = (self.port, self.db);
-            worker = worker.on_kind(*kind, move |ctx: Ctx| async move { note(port, db, &ctx) });
+            worker = worker.on_kind(*kind, move |ctx: Ctx| async move { record_run(port, db, &ctx) });
         }
         worker
     }
@@ -134,15 +134,15 @@ impl Sandbox {
     }
 }
 
-pub fn note(port: u16, db: usize, ctx: &Ctx) {
+fn record_run(port: u16, db: usize, ctx: &Ctx) {
     let mut client = Client::connect(port, None).expect("connects");
     client.ask(&["SELECT", &db.to_string()]).expect("selects");
     let job = ctx.job();
     let line = format!(r#"["rust",{},"{}"]"#, job.args, job.id);
-    client.ask(&["RPUSH", "ran", &line]).expect("notes");
+    client.ask(&["RPUSH", "ran", &line]).expect("records");
 }
 
-/// A worker of ours at work.
+/// A running duly worker.
 pub struct Running {
     pub task: JoinHandle<duly::Result<RunSummary>>,
     stop: CancellationToken,
@@ -155,5 +155,5 @@ impl Running {
     }
 }
 
-/// Something that handlers fill in and tests read.
+/// A list that handlers fill and tests read.
 pub type Notes<T> = Arc<Mutex<Vec<T>>>;

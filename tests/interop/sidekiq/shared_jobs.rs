@@ -1,4 +1,4 @@
-//! Jobs that one side pushes and the other runs, and both at once.
+//! Jobs pushed by duly and run by Ruby, the other way round, and both at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ async fn jobs_pushed_by_duly_run_in_ruby() {
         Push::new("Echo", r#"{"to": "ada"}"#).queue("post"),
         Push::new("Echo", "[\"later\"]").after(SECOND),
     ];
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     sandbox.duly.push_all(pushes).await.expect("pushes");
     let ran = sandbox.until_ran(3).await;
-    // Ruby's own poller looks every few seconds, and for the first time after ten: a node of ours has been in time.
-    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
-    let args = |want: Value| assert!(ran.contains(&("ruby".into(), want.clone())), "{want} in {ran:?}");
-    args(json!([1, "zwei", {"drei": [3.5, null]}]));
-    args(json!([{"to": "ada"}]));
-    args(json!(["later"]));
+    // Ruby's poller starts after ten seconds and then runs every few, so a duly node has promoted the job.
+    assert!(started.elapsed() < 5 * SECOND, "{:?}", started.elapsed());
+    let assert_ran = |args: Value| assert!(ran.contains(&("ruby".into(), args.clone())), "{args} in {ran:?}");
+    assert_ran(json!([1, "zwei", {"drei": [3.5, null]}]));
+    assert_ran(json!([{"to": "ada"}]));
+    assert_ran(json!(["later"]));
     assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size).sum + Sidekiq::ScheduledSet.new.size"), json!(0));
     other.end().await;
 }
 
-/// Ruby's arguments by their places.
+/// Takes Ruby's positional arguments.
 #[derive(Serialize, Deserialize)]
 struct Greet {
     name: String,
@@ -50,8 +50,8 @@ impl Args for Greet {
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_pushed_by_ruby_run_in_duly() {
     let sandbox = Sandbox::new().await;
-    let greeted: Notes<String> = Notes::default();
-    let notes = greeted.clone();
+    let greetings: Notes<String> = Notes::default();
+    let notes = greetings.clone();
     let worker = sandbox.worker(&["Echo"]).on(move |greet: Greet, _: Ctx| {
         notes.lock().expect("no panic").push(greet.name.repeat(greet.times as usize));
         async {}
@@ -63,11 +63,11 @@ async fn jobs_pushed_by_ruby_run_in_duly() {
                 Echo.set(queue: 'default').perform_async({ 'a' => [] })";
     sandbox.ruby(code);
     let ran = sandbox.until_ran(53).await;
-    assert!(ran.iter().all(|(who, _)| who == "rust"));
-    for want in [json!([1, "zwei"]), json!(["later"]), json!([50]), json!([{"a": []}])] {
-        assert!(ran.iter().any(|(_, args)| *args == want), "{want}");
+    assert!(ran.iter().all(|(runner, _)| runner == "rust"));
+    for expected in [json!([1, "zwei"]), json!(["later"]), json!([50]), json!([{"a": []}])] {
+        assert!(ran.iter().any(|(_, args)| *args == expected), "{expected}");
     }
-    assert_eq!(greeted.lock().expect("no panic")[..], ["haha".to_owned()]);
+    assert_eq!(greetings.lock().expect("no panic")[..], ["haha".to_owned()]);
     test_support::until("its count", async || sandbox.ruby("Sidekiq::Stats.new.processed") == json!(54)).await;
     assert_eq!(sandbox.ruby("Sidekiq::Stats::History.new(1).processed.values"), json!([54]));
     running.end().await;
@@ -90,8 +90,8 @@ async fn ruby_and_duly_share_a_queue_and_run_each_job_once() {
     let ran = sandbox.ran();
     ran.iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
     assert!(times.values().all(|times| *times == 1) && times.len() == JOBS + 3, "{times:?}");
-    let rust = ran.iter().filter(|(who, _)| who == "rust").count();
-    assert!(rust > 0 && rust < JOBS, "both have worked: {rust}");
+    let rust = ran.iter().filter(|(runner, _)| runner == "rust").count();
+    assert!(rust > 0 && rust < JOBS, "one side ran none: {rust}");
     running.end().await;
 }
 
@@ -102,7 +102,7 @@ async fn jobs_without_handler_are_left_for_ruby() {
     let before = sandbox.ruby("Ask.queue.reject { |entry| entry.include?('\"class\":\"Echo\"') }");
     let running = sandbox.run(sandbox.worker(&["Echo"]));
     sandbox.until_ran(20).await;
-    assert_eq!(sandbox.ruby("Ask.queue"), before, "untouched, and in their order");
+    assert_eq!(sandbox.ruby("Ask.queue"), before, "unchanged, and in their order");
     let args: Vec<Value> = sandbox.ran().into_iter().map(|(_, args)| args).collect();
     let mut sorted: Vec<u64> = args.iter().filter_map(|args| args[0].as_u64()).collect();
     sorted.sort_unstable();
@@ -135,7 +135,7 @@ async fn retries_and_dead_jobs_use_sidekiq_sets() {
     );
     let running = sandbox.run(worker());
     test_support::until("five processed", async || sandbox.redis(&["GET", "stat:processed"]) == ["5"]).await;
-    // Nobody runs anything while Ruby looks, however long that takes.
+    // The worker is stopped while Ruby reads the sets.
     running.end().await;
     assert_eq!(sandbox.ruby("Sidekiq::Stats.new.failed"), json!(5));
     let fields = "%w[class args error_message error_class retry_count queue]";
@@ -146,7 +146,7 @@ async fn retries_and_dead_jobs_use_sidekiq_sets() {
     let dead =
         sandbox.ruby("Sidekiq::DeadSet.new.map { |job| [job.args[0], job['error_message'], job['retry_count']] }.sort");
     assert_eq!(dead, json!([["at once", "dropped", 0], ["bury", "hopeless", 0]]));
-    // Put off by Ruby it is the same one; then twice at once.
+    // Ruby can reschedule the entry, which stays the same member; then it retries it twice.
     sandbox.ruby("Sidekiq::RetrySet.new.first.reschedule(Time.now + 3600)");
     assert_eq!(
         sandbox.ruby("[Sidekiq::RetrySet.new.size, Sidekiq::RetrySet.new.first.at > Time.now + 3000]"),
@@ -160,7 +160,7 @@ async fn retries_and_dead_jobs_use_sidekiq_sets() {
         running.end().await;
         if count == 6 {
             let again = sandbox.ruby("Sidekiq::RetrySet.new.map { |job| [job['retry_count'], job['retried_at'].class.to_s, job['failed_at'].class.to_s] }");
-            // By hand it starts from one less.
+            // A manual retry decrements the count first.
             assert_eq!(again, json!([[0, "Float", "Float"]]));
         }
     }

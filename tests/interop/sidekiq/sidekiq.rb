@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# What the tests let the real Sidekiq do, be it 6.4, 7.3 or 8.1. `ruby sidekiq.rb CODE..` runs code in here and prints its value as JSON;
-# `ruby sidekiq.rb work QUEUE..` works queues, and says when it has begun.
+# Runs the real Sidekiq (6.4, 7.3 or 8.1) for the tests. `ruby sidekiq.rb CODE..` evaluates code and prints its value as
+# JSON; `ruby sidekiq.rb work QUEUE..` works these queues, and prints a line when it is ready.
 
 require "json"
 require "sidekiq"
@@ -13,7 +13,7 @@ Redis.silence_deprecations = true if defined?(Redis) && Redis.respond_to?(:silen
 Redis.sadd_returns_boolean = false if defined?(Redis) && Redis.respond_to?(:sadd_returns_boolean=)
 $stdout.sync = true
 
-# Notes in a list with what it was called, and by whom.
+# Records its args and its jid in a list.
 class Echo
   include Sidekiq::Worker
 
@@ -22,14 +22,14 @@ class Echo
   end
 end
 
-# Only Ruby knows this one.
+# A class without a handler in duly.
 class RubyOnly < Echo
 end
 
-# How it is set up differs: before 7 by options, since then by a configuration.
+# Sidekiq is set up by options before version 7, and by a configuration since then.
 OLD = Sidekiq::VERSION.to_i < 7
 
-# What a test asks, in the words of each version.
+# Queries of the tests, in the API of each version.
 module Ask
   module_function
 
@@ -47,13 +47,13 @@ module Ask
     Sidekiq.redis { |redis| redis.call("ZRANGE", name, 0, -1, "WITHSCORES") }.map(&:last)
   end
 
-  # Every entry anywhere is as Ruby would write it again.
+  # Returns the entries that Ruby would write differently.
   def stable?
     entries = queue + %w[schedule retry dead].flat_map { |name| set(name) }
     entries.reject { |entry| JSON.generate(JSON.parse(entry)) == entry }
   end
 
-  # What is run at the moment: queue, args, and whether its beginning is a time of these days.
+  # Returns the running jobs: queue, args, and whether the start time is plausible.
   def work
     set = OLD ? Sidekiq::Workers.new : Sidekiq::WorkSet.new
     set.map do |_, _, work|
@@ -63,18 +63,18 @@ module Ask
     end
   end
 
-  # Moves what is due, as fast as it can, for so many seconds.
+  # Promotes due jobs in a busy loop for this many seconds.
   def promote(seconds)
     require "sidekiq/scheduled"
     poller = OLD ? Sidekiq::Scheduled::Enq.new : Sidekiq::Scheduled::Enq.new(Sidekiq.default_configuration)
-    ends = Time.now + seconds
-    poller.enqueue_jobs while Time.now < ends
+    deadline = Time.now + seconds
+    poller.enqueue_jobs while Time.now < deadline
   end
 
-  # So many dead ones, the oldest a minute old.
-  def bury(many)
-    many.times.each_slice(1000) do |some|
-      pairs = some.flat_map { |n| [(Time.now.to_f - 60 + n / 1e4).to_s, %({"class":"Echo","n":#{n}})] }
+  # Adds this many dead jobs, the oldest a minute old.
+  def bury(count)
+    count.times.each_slice(1000) do |numbers|
+      pairs = numbers.flat_map { |n| [(Time.now.to_f - 60 + n / 1e4).to_s, %({"class":"Echo","n":#{n}})] }
       Sidekiq.redis { |redis| redis.call("ZADD", "dead", *pairs) }
     end
   end

@@ -1,11 +1,13 @@
-//! A server whose memory is full: nothing new comes in, and what is there goes out.
+//! A server with full memory: pushes are rejected, and existing jobs can be completed.
 
 use std::time::Duration;
 
+use duly::job::Due;
+use duly::store::Node;
 use duly::store::{AttemptEnd, Claim};
-use duly::{Due, Duly, Error, Filter, Node, Outcome, Push, State};
+use duly::{Duly, Error, Filter, Outcome, Push, State};
 
-use crate::helpers::{durable, open, whole};
+use crate::helpers::{durable, error_chain, open};
 use test_support::servers::{Binary, Server};
 
 const ARGS_BYTES: usize = 20_000;
@@ -14,7 +16,7 @@ fn large() -> Push {
     Push::new("large", format!("\"{}\"", "x".repeat(ARGS_BYTES))).keep(Duration::ZERO)
 }
 
-/// A server with a little room, and its store with jobs until there is none.
+/// Returns a server with little memory, and its store filled with jobs.
 async fn full(binary: Binary) -> (Server, Duly, Error) {
     let server = durable(binary).start();
     let duly = open(server.url()).await;
@@ -28,12 +30,12 @@ async fn full(binary: Binary) -> (Server, Duly, Error) {
     panic!("8 MB hold 10,000 jobs of 20 kB");
 }
 
-async fn a_full_server_lets_out_and_nothing_in(binary: Binary) {
+async fn full_server_allows_claims_and_rejects_pushes(binary: Binary) {
     let (server, duly, error) = full(binary).await;
     assert!(matches!(error, Error::Store { .. }), "nothing was changed: {error:?}");
     assert!(error.to_string().contains("memory is full"), "{error}");
     for push in [large().after(Duration::from_secs(1)), large().unique("key")] {
-        let error = duly.push(push).await.expect_err("is refused too");
+        let error = duly.push(push).await.expect_err("is rejected too");
         assert!(error.to_string().contains("memory is full"), "{error}");
     }
     let ready = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
@@ -43,50 +45,50 @@ async fn a_full_server_lets_out_and_nothing_in(binary: Binary) {
     fill(&server);
     let other = open(":memory:").await;
     other.push(Push::new("large", "{}")).await.expect("pushes");
-    let error = other.transfer_to(&duly).run().await.expect_err("is refused as well");
-    assert!(error.to_string().starts_with("move_in: "), "says what was refused: {error}");
-    one_by_hand(&duly).await;
+    let error = other.transfer_to(&duly).run().await.expect_err("is rejected as well");
+    assert!(error.to_string().starts_with("transfer_in: "), "names the operation: {error}");
+    settle_in_every_way(&duly).await;
     fill(&server);
 
-    // A process that starts now, as one does to get the work done.
+    // A process that starts now, to work the jobs off.
     let fresh = open(server.url()).await;
-    let left = fresh.counts().await.expect("counts")[0].ready;
-    // Also in a queue that nobody has heard of.
+    let ready_count = fresh.counts().await.expect("counts")[0].ready;
+    // Also in an unregistered queue.
     let worker = fresh.worker().queue("default", 10).queue("new", 1).on_kind("large", |_| async {});
-    let tally = worker.drain().await;
-    assert_eq!(tally.unwrap_or_else(|why| panic!("{}", whole(&why))).acked, left);
+    let summary = worker.drain().await;
+    assert_eq!(summary.unwrap_or_else(|error| panic!("{}", error_chain(&error))).acked, ready_count);
     duly.push(large()).await.expect("there is room again");
 }
 
-/// Takes what room there is: the server frees and uses some by itself.
+/// Fills the remaining memory: the server frees and uses some by itself.
 fn fill(server: &Server) {
     let piece = "x".repeat(50_000);
     let full =
-        (0..1_000).any(|_| server.try_ask(&["APPEND", "filler", &piece]).expect("answers").text().starts_with("OOM"));
+        (0..1_000).any(|_| server.try_ask(&["APPEND", "filler", &piece]).expect("a reply").text().starts_with("OOM"));
     assert!(full, "50 MB fit into 8");
 }
 
-/// Beat, claim, every outcome, prune, leave.
-async fn one_by_hand(duly: &Duly) {
+/// Heartbeat, claim, every outcome, prune, leave.
+async fn settle_in_every_way(duly: &Duly) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     let claim = Claim { queue: "default".into(), max: 4, resync: false, suspect: None, kinds: None };
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     let jobs = store.claim(node.id, claim).await.expect("claims").jobs;
     let outcomes =
         [Outcome::Ack, Outcome::retry(Duration::ZERO, "oh"), Outcome::bury("oh"), Outcome::release(Duration::ZERO)];
-    let ends =
+    let attempt_ends =
         jobs.iter().zip(outcomes).map(|(held, outcome)| AttemptEnd::from_held(held, outcome, Duration::ZERO)).collect();
-    assert!(store.settle(node.id, ends).await.expect("settles").is_empty());
+    assert!(store.settle(node.id, attempt_ends).await.expect("settles").is_empty());
     assert_eq!(store.prune("default", 0).await.expect("prunes"), 1, "the buried one is not kept");
     store.leave(node.id).await.expect("leaves");
 }
 
 #[tokio::test]
 async fn full_redis_allows_claims_and_rejects_pushes() {
-    a_full_server_lets_out_and_nothing_in(Binary::Redis).await;
+    full_server_allows_claims_and_rejects_pushes(Binary::Redis).await;
 }
 
 #[tokio::test]
 async fn full_valkey_allows_claims_and_rejects_pushes() {
-    a_full_server_lets_out_and_nothing_in(Binary::Valkey).await;
+    full_server_allows_claims_and_rejects_pushes(Binary::Valkey).await;
 }

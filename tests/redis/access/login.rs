@@ -1,66 +1,69 @@
-//! Who is not let in is told why, at once, and nobody learns the password from it.
+//! A rejected login fails at once with the reason, and without the password.
 
 use std::time::{Duration, Instant};
 
-use duly::store::StoreUrl;
+use duly::admin::StoreUrl;
 use duly::{Duly, Error, Push};
 
-use crate::helpers::{durable, open, refusal, whole};
+use crate::helpers::{durable, error_chain, open, open_error};
 use test_support::servers::{Binary, CALM, Cluster, Sentinel};
 use test_support::wait_for;
 
-/// Well under what a person takes for hanging.
-const AT_ONCE: Duration = Duration::from_millis(1_500);
+/// Well below the time after which a person thinks that it hangs.
+const AT_ONCE_MAX: Duration = Duration::from_millis(1_500);
 const SECRET: &str = "p4ss-w0rd";
 
-/// The refusal, which must come at once and give nothing away.
-async fn refused_at_once(url: String) -> Error {
+/// Returns the error of an open, which must fail at once and not contain the password.
+async fn error_at_once(url: String) -> Error {
     let start = Instant::now();
-    let error = refusal(url).await;
-    assert!(start.elapsed() < AT_ONCE, "took {:?}: {error}", start.elapsed());
-    assert!(!whole(&error).contains(SECRET), "{}", whole(&error));
+    let error = open_error(url).await;
+    assert!(start.elapsed() < AT_ONCE_MAX, "took {:?}: {error}", start.elapsed());
+    assert!(!error_chain(&error).contains(SECRET), "{}", error_chain(&error));
     error
 }
 
-async fn who_may_not_in_is_told_what_to_write(binary: Binary) {
+async fn rejected_login_error_says_what_to_write(binary: Binary) {
     let server = durable(binary).password(SECRET).start();
-    let at = server.address();
+    let address = server.address();
     for login in [String::new(), ":guess@".into(), format!("nobody:{SECRET}@")] {
-        let error = refused_at_once(format!("redis://{login}{at}")).await;
+        let error = error_at_once(format!("redis://{login}{address}")).await;
         assert!(matches!(error, Error::Store { .. }), "{error:?}");
-        let said = error.to_string();
-        assert!(said.contains("put user and password into the URL: redis://user:password@host"), "{login:?}: {said}");
-        assert!(!said.contains("guess"), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.contains("put user and password into the URL: redis://user:password@host"),
+            "{login:?}: {message}"
+        );
+        assert!(!message.contains("guess"), "{message}");
     }
-    // A password in the place of the user, or a user without one, who would pass for somebody else.
-    let error = refused_at_once(format!("redis://{SECRET}@{at}")).await;
+    // A password in the user field, or a user without a password, which could be mistaken for the default user.
+    let error = error_at_once(format!("redis://{SECRET}@{address}")).await;
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("no password"), "{error:?}");
-    open(format!("redis://:{SECRET}@{at}")).await;
-    open(format!("redis://default:{SECRET}@{at}")).await;
+    open(format!("redis://:{SECRET}@{address}")).await;
+    open(format!("redis://default:{SECRET}@{address}")).await;
 }
 
 #[tokio::test]
 async fn refused_login_error_says_what_to_write_on_redis() {
-    who_may_not_in_is_told_what_to_write(Binary::Redis).await;
+    rejected_login_error_says_what_to_write(Binary::Redis).await;
 }
 
 #[tokio::test]
 async fn refused_login_error_says_what_to_write_on_valkey() {
-    who_may_not_in_is_told_what_to_write(Binary::Valkey).await;
+    rejected_login_error_says_what_to_write(Binary::Valkey).await;
 }
 
-/// A server that comes back in a moment is waited for, one that does not is named.
+/// An open waits for a server that restarts soon, and names one that stays away.
 #[tokio::test]
 async fn missing_server_is_named_in_the_error() {
     let server = durable(Binary::Redis).start();
     server.kill();
     let start = Instant::now();
-    let error = refusal(format!("redis://:{SECRET}@{}", server.address())).await;
+    let error = open_error(format!("redis://:{SECRET}@{}", server.address())).await;
     assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
-    let said = error.to_string();
-    assert!(said.contains(&format!("cannot reach the server at {}", server.address())), "{said}");
-    assert!(!whole(&error).contains(SECRET), "{}", whole(&error));
-    let error = refusal("redis://no-such-host.invalid").await;
+    let message = error.to_string();
+    assert!(message.contains(&format!("cannot reach the server at {}", server.address())), "{message}");
+    assert!(!error_chain(&error).contains(SECRET), "{}", error_chain(&error));
+    let error = open_error("redis://no-such-host.invalid").await;
     assert!(error.to_string().contains("cannot reach the server at no-such-host.invalid:6379"), "{error}");
 }
 
@@ -75,11 +78,11 @@ async fn replica_is_rejected_by_name() {
         other => Err(other.to_owned()),
     });
     for prefix in ["duly", "fresh"] {
-        let error = refused_at_once(format!("{}?prefix={prefix}", replica.url())).await;
-        let said = error.to_string();
+        let error = error_at_once(format!("{}?prefix={prefix}", replica.url())).await;
+        let message = error.to_string();
         assert!(
-            said.contains("this is a replica") && said.contains("name the master, or use redis+sentinel://"),
-            "{said}"
+            message.contains("this is a replica") && message.contains("name the master, or use redis+sentinel://"),
+            "{message}"
         );
     }
 }
@@ -94,7 +97,8 @@ async fn url_is_shown_without_its_password() {
     assert!(shown.contains(&server.address()) && !shown.contains(SECRET), "{shown}");
 }
 
-/// Passwords with signs in them that should have been written with %: the URL is wrong, and still nobody's to read.
+/// Passwords with characters that should be escaped with %: the URL is invalid, and the password must still not
+/// appear.
 #[tokio::test]
 async fn invalid_url_is_not_repeated_with_its_password() {
     let parts = ["p4ss", "w0rd"];
@@ -108,9 +112,9 @@ async fn invalid_url_is_not_repeated_with_its_password() {
             format!("redis+ring://me:{password}@127.0.0.1"),
             format!("redis://me:{password}@127.0.0.1:1?speed=9"),
         ] {
-            let error = refused_at_once(url.clone()).await;
-            let told = whole(&error);
-            assert!(!parts.iter().any(|part| told.contains(part)), "{url} is answered by {told}");
+            let error = error_at_once(url.clone()).await;
+            let message = error_chain(&error);
+            assert!(!parts.iter().any(|part| message.contains(part)), "{url} fails with {message}");
         }
     }
 }
@@ -120,28 +124,28 @@ async fn cluster_that_does_not_open_reports_why() {
     let cluster = Cluster::start(durable(Binary::Redis).password(SECRET), CALM);
     let hosts = cluster.url().replace("redis+cluster://", "");
     for login in ["", ":guess@"] {
-        let said = refused_at_once(format!("redis+cluster://{login}{hosts}")).await.to_string();
-        assert!(said.contains("put user and password into the URL"), "{login:?}: {said}");
+        let message = error_at_once(format!("redis+cluster://{login}{hosts}")).await.to_string();
+        assert!(message.contains("put user and password into the URL"), "{login:?}: {message}");
     }
     open(format!("redis+cluster://:{SECRET}@{hosts}")).await;
-    // A member by itself has some of the slots only.
+    // A single node has only some of the slots.
     for (n, server) in cluster.nodes()[..3].iter().enumerate() {
         let url = format!("redis://:{SECRET}@{}?prefix=alone-{n}", server.address());
-        let said = match Duly::open(&url).await {
+        let message = match Duly::open(&url).await {
             Err(error) => error.to_string(),
             Ok(duly) => {
                 let pushes = ["a", "b", "d"].map(|queue| Push::new("note", "{}").queue(queue));
                 duly.push_all(pushes).await.expect_err("one of them is not here").to_string()
             }
         };
-        assert!(said.contains("part of a Cluster: use redis+cluster://"), "{said}");
+        assert!(message.contains("part of a Cluster: use redis+cluster://"), "{message}");
     }
     let alone = durable(Binary::Redis).start();
-    let said = refused_at_once(format!("redis+cluster://{}", alone.address())).await.to_string();
-    assert!(said.contains("part of no Cluster: use redis://"), "{said}");
+    let message = error_at_once(format!("redis+cluster://{}", alone.address())).await.to_string();
+    assert!(message.contains("part of no Cluster: use redis://"), "{message}");
     alone.kill();
-    let said = refusal(format!("redis+cluster://{}", alone.address())).await.to_string();
-    assert!(said.contains(&format!("cannot reach the server at {}", alone.address())), "{said}");
+    let message = open_error(format!("redis+cluster://{}", alone.address())).await.to_string();
+    assert!(message.contains(&format!("cannot reach the server at {}", alone.address())), "{message}");
 }
 
 #[tokio::test]
@@ -149,19 +153,19 @@ async fn sentinels_that_do_not_answer_are_reported() {
     let servers = Sentinel::start(durable(Binary::Redis).password(SECRET), CALM);
     let hosts = servers.url().replace("redis+sentinel://", "");
     for login in ["", ":guess@"] {
-        let said = refused_at_once(format!("redis+sentinel://{login}{hosts}")).await.to_string();
+        let message = error_at_once(format!("redis+sentinel://{login}{hosts}")).await.to_string();
         assert!(
-            said.contains("the master that Sentinels name for") && said.contains("put user and password"),
-            "{said}"
+            message.contains("the master that Sentinels name for") && message.contains("put user and password"),
+            "{message}"
         );
     }
     open(format!("redis+sentinel://:{SECRET}@{hosts}")).await;
-    let elsewhere = format!("{}else", servers.url());
-    let said = refused_at_once(elsewhere).await.to_string();
-    assert!(said.contains("names a master for \"dulyelse\"") && said.contains("No such master"), "{said}");
-    let said = refused_at_once(format!("redis://{}", servers.sentinels()[0].address())).await.to_string();
-    assert!(said.contains("this is a Sentinel: use redis+sentinel://"), "{said}");
-    // Sentinels with a user of their own, who may do what is needed and no more.
+    let unknown_master = format!("{}else", servers.url());
+    let message = error_at_once(unknown_master).await.to_string();
+    assert!(message.contains("names a master for \"dulyelse\"") && message.contains("No such master"), "{message}");
+    let message = error_at_once(format!("redis://{}", servers.sentinels()[0].address())).await.to_string();
+    assert!(message.contains("this is a Sentinel: use redis+sentinel://"), "{message}");
+    // Sentinels with their own user, which has only the needed rights.
     for sentinel in servers.sentinels() {
         let user = ["ACL", "SETUSER", "watch", "on", ">see-all", "-@all", "+auth", "+hello", "+sentinel|master"];
         sentinel.ask(&user);
@@ -169,11 +173,11 @@ async fn sentinels_that_do_not_answer_are_reported() {
     }
     let url = format!("redis+sentinel://:{SECRET}@{hosts}");
     for options in ["", "?sentinel_password=see-all", "?sentinel_user=watch&sentinel_password=guess"] {
-        let said = refused_at_once(format!("{url}{options}")).await.to_string();
-        assert!(said.contains("sentinel_password=") && said.contains("sentinel_user="), "{options}: {said}");
+        let message = error_at_once(format!("{url}{options}")).await.to_string();
+        assert!(message.contains("sentinel_password=") && message.contains("sentinel_user="), "{options}: {message}");
     }
     open(format!("{url}?sentinel_user=watch&sentinel_password=see-all")).await;
-    // One that wants a password of its own.
-    let said = refused_at_once(format!("redis+sentinel://{}/duly", servers.servers()[0].address())).await.to_string();
-    assert!(said.contains("sentinel_password"), "{said}");
+    // A server that needs its own password.
+    let message = error_at_once(format!("redis+sentinel://{}/duly", servers.servers()[0].address())).await.to_string();
+    assert!(message.contains("sentinel_password"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! Getting in: what a user of the server must be allowed, what is said to one who may not, what a server must promise.
+//! Access to the server: required rights, errors of rejected clients, and required server settings.
 
 mod acl;
 mod full_memory;

@@ -2,25 +2,29 @@
 
 use duly::{Duly, JobId, Push, PushResult};
 
-use crate::helpers::{apart, open};
+use crate::helpers::{open, own_prefix};
 use test_support::servers::{self, Server};
 
 async fn apps_with_their_own_prefix_do_not_see_each_other(url: &str) {
-    let (one, other) = (open(apart(url)).await, open(apart(url)).await);
+    let (one, other) = (open(own_prefix(url)).await, open(own_prefix(url)).await);
     let id = JobId::from_name("the same");
     let push = async |duly: &Duly, n: u8| duly.push(Push::new("note", n.to_string()).id(id).unique("key")).await;
     assert_eq!(push(&one, 1).await.expect("pushes"), PushResult::New(id));
-    assert_eq!(push(&other, 2).await.expect("pushes"), PushResult::New(id), "neither id nor key is taken here");
+    assert_eq!(push(&other, 2).await.expect("pushes"), PushResult::New(id), "neither id nor unique key exists here");
     one.push(Push::new("note", "3").queue("only-here")).await.expect("pushes");
     one.pause_queue("default").await.expect("pauses");
 
     assert_eq!(other.counts().await.expect("counts").len(), 1);
     let args = |record: Option<duly::JobRecord>| record.map(|record| record.job.args);
-    assert_eq!(args(one.get(id).await.expect("looks")).as_deref(), Some("1"));
+    assert_eq!(args(one.get(id).await.expect("a reply")).as_deref(), Some("1"));
     let worker = other.worker().queue("default", 1).queue("only-here", 1).on_kind("note", |_| async {});
-    assert_eq!(worker.drain().await.expect("drains").acked, 1, "paused elsewhere, and not to be found elsewhere");
+    assert_eq!(
+        worker.drain().await.expect("drains").acked,
+        1,
+        "the pause and the other queue belong to the other prefix"
+    );
     other.remove(id).await.expect("its own, which is done");
-    assert_eq!(args(one.get(id).await.expect("looks")).as_deref(), Some("1"));
+    assert_eq!(args(one.get(id).await.expect("a reply")).as_deref(), Some("1"));
     assert_eq!(one.counts().await.expect("counts").iter().map(|queue| queue.ready).sum::<u64>(), 2);
 }
 
@@ -34,11 +38,11 @@ async fn apps_with_their_own_prefix_do_not_see_each_other_on_a_cluster() {
     apps_with_their_own_prefix_do_not_see_each_other(&servers::cluster().url()).await;
 }
 
-/// Every key and every channel begins with the prefix: also of a prefix that another one begins with.
+/// Every key and every channel starts with the prefix, even if one prefix is the start of another.
 #[tokio::test]
 async fn nothing_is_kept_outside_the_prefix() {
     let server: &Server = servers::valkey();
-    let url = apart(&server.url());
+    let url = own_prefix(&server.url());
     let prefix = url.split("prefix=").nth(1).expect("a prefix").to_owned();
     let before = foreign(server, &prefix);
     let duly = open(url).await;
@@ -48,7 +52,7 @@ async fn nothing_is_kept_outside_the_prefix() {
     assert_eq!(foreign(server, &prefix), before);
 }
 
-/// Keys of nobody that these tests know: all others keep to a prefix that is an id.
+/// Returns keys outside of all test prefixes; other tests use a prefix that is an id.
 fn foreign(server: &Server, prefix: &str) -> Vec<String> {
     let keys = server.ask(&["KEYS", "*"]);
     let names = keys.list().iter().map(|key| key.text());

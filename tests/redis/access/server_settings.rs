@@ -1,34 +1,34 @@
-//! What a server must promise before it is trusted with jobs, and what mends one that does not.
+//! The settings a server must have before duly uses it, and the commands that fix them.
 
 use std::time::{Duration, Instant};
 
 use duly::{Duly, Error, JobId, Push, PushResult};
 
-use crate::helpers::{apart, durable, open, refusal};
+use crate::helpers::{durable, open, open_error, own_prefix};
 use test_support::servers::{Binary, Fsync, Options, Server};
 use test_support::wait_for;
 
-/// The commands that an error gives between backticks.
+/// Returns the commands between backticks in an error.
 fn commands(error: &Error) -> Vec<String> {
     error.to_string().split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 async fn durability(server: &Server) -> String {
-    open(server.url()).await.health().await.expect("tells").durability
+    open(server.url()).await.health().await.expect("a report").durability
 }
 
-async fn a_server_that_forgets_is_refused_until_it_is_mended(binary: Binary, snapshots: &str, lost: &str) {
+async fn server_without_durability_is_rejected_until_fixed(binary: Binary, snapshots: &str, lost: &str) {
     let server = Options::new(binary).save(snapshots).start();
-    let error = refusal(server.url()).await;
+    let error = open_error(server.url()).await;
     assert!(error.to_string().contains(lost), "{error}");
-    let told = format!("{}?allow_data_loss=true", server.url());
-    let health = open(told).await.health().await.expect("tells");
+    let allowing = format!("{}?allow_data_loss=true", server.url());
+    let health = open(allowing).await.health().await.expect("a report");
     assert!(health.durability.contains(lost), "{}", health.durability);
-    refusal(server.url()).await;
+    open_error(server.url()).await;
 
-    let mend = commands(&error);
-    assert_eq!(mend.len(), 2, "{error}");
-    for command in mend {
+    let fix = commands(&error);
+    assert_eq!(fix.len(), 2, "{error}");
+    for command in fix {
         server.ask(&command.split(' ').collect::<Vec<_>>());
     }
     let durability = durability(&server).await;
@@ -37,13 +37,13 @@ async fn a_server_that_forgets_is_refused_until_it_is_mended(binary: Binary, sna
 
 #[tokio::test]
 async fn redis_with_snapshots_only_is_rejected_until_fixed() {
-    a_server_that_forgets_is_refused_until_it_is_mended(Binary::Redis, "3600 1", "everything since its last snapshot")
+    server_without_durability_is_rejected_until_fixed(Binary::Redis, "3600 1", "everything since its last snapshot")
         .await;
 }
 
 #[tokio::test]
 async fn valkey_without_persistence_is_rejected_until_fixed() {
-    a_server_that_forgets_is_refused_until_it_is_mended(Binary::Valkey, "", "everything").await;
+    server_without_durability_is_rejected_until_fixed(Binary::Valkey, "", "everything").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,19 +51,19 @@ async fn write_rejected_for_missing_replicas_is_retried() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let warnings = duly.health().await.expect("tells").warnings;
+    let warnings = duly.health().await.expect("a report").warnings;
     assert!(warnings.iter().any(|warning| warning.contains("refuses every write")), "{warnings:?}");
     let pushing = tokio::spawn({
         let duly = duly.clone();
         async move { duly.push(Push::new("mark", "null")).await }
     });
-    wait_for("a refusal", || match server.info(&["INFO", "errorstats"], "errorstat_NOREPLICAS").as_str() {
+    wait_for("a open_error", || match server.info(&["INFO", "errorstats"], "errorstat_NOREPLICAS").as_str() {
         "" => Err("none yet".to_owned()),
         _ => Ok(()),
     });
     assert!(!pushing.is_finished());
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    pushing.await.expect("no panic").expect("is tried until it is taken");
+    pushing.await.expect("no panic").expect("is retried until it is accepted");
 }
 
 #[tokio::test]
@@ -79,49 +79,50 @@ async fn evicting_server_is_rejected_until_fixed() {
     let server = durable(Binary::Redis).start();
     for policy in ["allkeys-lru", "volatile-ttl"] {
         server.ask(&["CONFIG", "SET", "maxmemory-policy", policy]);
-        let error = refusal(format!("{}?allow_data_loss=true", server.url())).await;
-        let mend = "CONFIG SET maxmemory-policy noeviction";
-        assert!(error.to_string().contains(policy) && error.to_string().contains(mend), "{error}");
-        server.ask(&mend.split(' ').collect::<Vec<_>>());
+        let error = open_error(format!("{}?allow_data_loss=true", server.url())).await;
+        let fix = "CONFIG SET maxmemory-policy noeviction";
+        assert!(error.to_string().contains(policy) && error.to_string().contains(fix), "{error}");
+        server.ask(&fix.split(' ').collect::<Vec<_>>());
         open(server.url()).await;
     }
 }
 
-/// Who may not read the settings learns of this one all the same.
+/// Also found by a user that may not read the settings.
 #[tokio::test]
 async fn evicting_server_is_rejected_without_config_rights() {
     let server = durable(Binary::Redis).start();
     let mut rules = vec!["ACL".to_owned(), "SETUSER".into(), "duly".into(), "on".into(), ">let-me-in".into()];
-    let needed = open(server.url()).await.health().await.expect("tells").acl.expect("a server has users");
+    let needed = open(server.url()).await.health().await.expect("a report").acl.expect("a server has users");
     rules.extend(needed.split(' ').filter(|rule| !rule.contains("config")).map(str::to_owned));
     server.ask(&rules);
     let url = format!("redis://duly:let-me-in@{}", server.address());
-    let health = open(url.clone()).await.health().await.expect("tells");
+    let health = open(url.clone()).await.health().await.expect("a report");
     assert!(health.durability.starts_with("Unknown"), "{}", health.durability);
     server.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let error = refusal(url).await;
+    let error = open_error(url).await;
     assert!(error.to_string().contains("maxmemory-policy allkeys-lru"), "{error}");
 }
 
 #[tokio::test]
 async fn data_of_another_version_is_rejected() {
     let server = test_support::servers::redis();
-    let url = apart(&server.url());
+    let url = own_prefix(&server.url());
     open(url.clone()).await;
     let prefix = url.split("prefix=").nth(1).expect("a prefix");
-    let format = format!("{prefix}:hall:{{duly}}:format");
+    let format = format!("{prefix}:peers:{{duly}}:format");
     assert_eq!(server.ask(&["GET", &format]).text(), "1");
     server.ask(&["SET", &format, "2"]);
-    let said = refusal(url.clone()).await.to_string();
-    assert!(said.contains("format 2") && said.contains("use a newer duly, or another prefix"), "{said}");
+    let message = open_error(url.clone()).await.to_string();
+    assert!(message.contains("format 2") && message.contains("use a newer duly, or another prefix"), "{message}");
     server.ask(&["SET", &format, "0"]);
-    let said = refusal(url.clone()).await.to_string();
-    assert!(said.contains("format 0") && said.contains("use an older duly, or another prefix"), "{said}");
+    let message = open_error(url.clone()).await.to_string();
+    assert!(message.contains("format 0") && message.contains("use an older duly, or another prefix"), "{message}");
     server.ask(&["SET", &format, "1"]);
     open(url).await;
 }
 
-/// Nobody confirms it, so nobody knows: but the master has it, and a second push with the same id says so.
+/// Without a confirmation the outcome is unknown. The master has the job, and a repeated push with the same id finds
+/// it.
 #[tokio::test]
 async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     let server = durable(Binary::Redis).start();
@@ -129,10 +130,13 @@ async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     let (id, start) = (JobId::from_name("once"), Instant::now());
     let push = async |duly: &Duly| duly.push(Push::new("ok", "{}").id(id)).await;
     for _ in 0..2 {
-        let error = push(&duly).await.expect_err("nobody has confirmed it");
+        let error = push(&duly).await.expect_err("no replica has confirmed it");
         assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-        let told = error.to_string();
-        assert!(told.contains("fewer replicas than `replicas` asks for") && told.ends_with("the same id"), "{told}");
+        let message = error.to_string();
+        assert!(
+            message.contains("fewer replicas than `replicas` requires") && message.ends_with("the same id"),
+            "{message}"
+        );
     }
     assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
     let plain = open(server.url()).await;

@@ -1,10 +1,10 @@
-//! Arguments for each script, as a client might send them that knows this state, or knew it a while ago.
+//! Arguments for each script, as a client would send them that knows this state or an earlier one.
 
 use fastrand::Rng;
 
 use super::random_state::{self, LEASE, World};
 use super::record_text::{self, Bytes};
-use super::script::{Script, key};
+use super::script::Script;
 use super::state::{Hash, State};
 use super::{crons, pushes, repairs, settles, transfers};
 
@@ -16,19 +16,32 @@ pub struct Call {
     pub script: String,
     pub keys: Vec<String>,
     pub args: Vec<Bytes>,
-    /// Who asks.
+    /// The names of the single arguments, in order.
+    pub names: Vec<String>,
+    /// The calling node.
     pub node: String,
-    /// The store's time at this step.
+    /// The store's time of this call.
     pub now: i64,
 }
 
 impl Call {
-    /// Whether it names this hold whole.
+    /// Returns whether the call names this hold exactly.
     pub fn names(&self, id: &[u8], value: &[u8]) -> bool {
         match self.script.as_str() {
-            "settle" => settles::acks(&self.args).any(|(named, under)| named == id && under == value),
+            "settle" => settles::acks(self).any(|(named, under)| named == id && under == value),
             _ => self.args.windows(2).any(|pair| pair[0] == id && pair[1] == value),
         }
+    }
+
+    /// Returns the argument of this name.
+    pub fn arg(&self, name: &str) -> &Bytes {
+        let index = self.names.iter().position(|other| other == name);
+        &self.args[index.unwrap_or_else(|| panic!("{} has no argument {name}", self.script))]
+    }
+
+    /// Returns the arguments after the named ones.
+    pub fn rest(&self) -> &[Bytes] {
+        &self.args[self.names.len()..]
     }
 
     pub fn shown(&self) -> String {
@@ -37,7 +50,7 @@ impl Call {
     }
 }
 
-/// What a client knows and chance decides.
+/// A client's knowledge and source of randomness.
 pub struct Client<'c> {
     pub rng: &'c mut Rng,
     pub world: &'c World,
@@ -45,7 +58,7 @@ pub struct Client<'c> {
     pub now: i64,
 }
 
-/// Arguments, text by text.
+/// A list of arguments.
 #[derive(Default)]
 pub struct Args(pub Vec<Bytes>);
 
@@ -64,80 +77,81 @@ impl Args {
         self.add(number.to_string())
     }
 
-    /// That is all of them.
+    /// Ends a chain of calls.
     pub fn end(&mut self) {}
 }
 
 impl Client<'_> {
-    /// A call of this script. A script that nobody here knows how to call fails the test.
+    /// Builds a call of this script. A script without a case here fails the test.
     pub fn call(mut self, script: &Script) -> Call {
-        let mut keys = script.keys.clone();
+        let keys = script.keys.clone();
         let mut node = self.node();
         let mut args = Args::default();
-        // Now and then the server's own clock, far in the past of what the state says.
+        // Sometimes the server's own clock, which is far before the times in the state.
         let manual = self.rng.u8(..20) > 0;
         args.add(if manual { self.now.to_string() } else { String::new() });
         match script.name.as_str() {
             "push" => pushes::fresh(&mut self, &mut args),
-            "hand" => pushes::one(&mut self, &mut args),
+            "deliver_to_idle" => pushes::one(&mut self, &mut args),
             "push_checked" => pushes::checked(&mut self, &mut args),
             "settle" => settles::settle(&mut self, &node, &mut args),
             "settle_others" => settles::settle_others(&mut self, &node, &mut args),
             "claim" => self.claim(&node, &mut args),
             "take_back" => self.take_back(&node, &mut args),
-            "step_back" | "leave" => args.add_all([CHANNEL, &node]),
-            "beat" => args.add_all([&node, &LEASE.to_string(), "{}", &(LEASE / 3).to_string()]),
-            "holding" => args.add_all([if self.rng.bool() { &node } else { "" }, &self.cursor().to_string()]),
+            "leave_idle" | "leave" => args.add_all([CHANNEL, &node]),
+            "heartbeat" => args.add_all([&node, &LEASE.to_string(), "{}", &(LEASE / 3).to_string()]),
+            "list_held" => args.add_all([if self.rng.bool() { &node } else { "" }, &self.cursor().to_string()]),
             "pause" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
             "prune" => self.prune(&mut args),
             "get" => args.add_all([self.job()]),
-            "note" => settles::note(&mut self, &node, &mut args),
+            "record_progress" => settles::record_progress(&mut self, &node, &mut args),
             "edit" => self.edit(&mut args),
-            "limit" => self.limit(&mut args),
+            "set_capacity" => self.set_capacity(&mut args),
             "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
-            "groups" => {}
-            "watch_ends" => args.number(LEASE).end(),
-            "ended" => args.add_all([self.job(), self.job()]),
-            "find" => self.find(&mut args),
+            "dead_groups" => {}
+            "watch_completions" => args.number(LEASE).end(),
+            "completed_among" => args.add_all([self.job(), self.job()]),
+            "list_by_index" => self.list_by_index(&mut args),
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
-            "set_moving" => {
-                node = transfers::mover(&mut self, &node);
+            "set_transfer_mark" => {
+                node = transfers::transfer_node(&mut self, &node);
                 transfers::mark(&mut self, &node, &mut args);
             }
-            "move_in" => transfers::into(&mut self, &mut args),
-            "move_out" => {
-                node = transfers::mover(&mut self, &node);
+            "transfer_in" => transfers::into(&mut self, &mut args),
+            "transfer_out" => {
+                node = transfers::transfer_node(&mut self, &node);
                 transfers::out(&mut self, &node, &mut args);
             }
-            "page" => keys[2] = self.page(&mut args),
-            "register" => args.add_all(["q"]),
-            "counts" | "nodes" | "measure" | "seal" => {}
-            "recount" => args.add_all(["no such mark", "7", "", "00000000000000aa", ""]),
-            "tally" => args.add_all([self.rng.u8(..2).to_string()]),
-            "inspect" => repairs::inspect(&mut self, &mut args),
-            "mend" => repairs::mend(&mut self, &mut args),
+            "list" => self.list(&mut args),
+            "register_queues" => args.add_all(["q"]),
+            "counts" | "nodes" | "measure_counts" | "mark_write" => {}
+            "repair_counts" => args.add_all(["no such mark", "7", "", "00000000000000aa", ""]),
+            "verify_held" => args.add_all([self.rng.u8(..2).to_string()]),
+            "inspect_job" => repairs::inspect(&mut self, &mut args),
+            "repair_job" => repairs::repair(&mut self, &mut args),
             other if crons::call(&mut self, other, &mut args) => {}
-            other if self.in_the_hall(other, &node, &mut args) => {}
-            other => panic!("a script that the fuzz does not know how to call: {other}"),
+            other if self.peer_call(other, &node, &mut args) => {}
+            other => panic!("a script without a case in the fuzz test: {other}"),
         }
         assert!(keys.iter().all(|key| !key.is_empty()), "every key of {} is known: {keys:?}", script.name);
-        Call { script: script.name.clone(), keys, args: args.0, node, now: self.now }
+        assert!(args.0.len() >= script.args.len(), "every argument of {} is there: {:?}", script.name, script.args);
+        Call { script: script.name.clone(), keys, args: args.0, names: script.args.clone(), node, now: self.now }
     }
 
-    /// A node of this world, or one that has never been seen.
+    /// Returns a node of this world, or an unknown one.
     fn node(&mut self) -> String {
         match self.rng.usize(..=self.world.nodes.len()) {
-            at if at < self.world.nodes.len() => self.world.nodes[at].clone(),
+            index if index < self.world.nodes.len() => self.world.nodes[index].clone(),
             _ => random_state::node(self.rng),
         }
     }
 
-    pub fn any(&mut self, of: &Hash) -> Option<Bytes> {
-        self.rng.choice(of.keys()).cloned()
+    pub fn any(&mut self, hash: &Hash) -> Option<Bytes> {
+        self.rng.choice(hash.keys()).cloned()
     }
 
-    /// The id of a job that is there, or of one that is not.
+    /// Returns the id of an existing job, or of a missing one.
     pub fn job(&mut self) -> Bytes {
         let state = self.state;
         match self.rng.u8(..8) {
@@ -151,13 +165,13 @@ impl Client<'_> {
         }
     }
 
-    /// So many, most often few, now and then as many as a script takes in one step.
-    pub fn amount(&mut self, most: usize) -> usize {
-        let crowd = self.state.job.len() >= random_state::CROWD / 2 && self.rng.bool();
-        if crowd || self.rng.u8(..20) == 0 { most } else { self.rng.usize(1..6) }
+    /// Returns a count, usually small, sometimes the maximum of a script.
+    pub fn amount(&mut self, max: usize) -> usize {
+        let is_crowded = self.state.job.len() >= random_state::CROWD / 2 && self.rng.bool();
+        if is_crowded || self.rng.u8(..20) == 0 { max } else { self.rng.usize(1..6) }
     }
 
-    /// A delay or a moment, as a push says it.
+    /// Returns a delay or a time, in the form of a push.
     pub fn due(&mut self) -> String {
         match self.rng.u8(..4) {
             0 => format!("+{}", self.rng.i64(0..LEASE)),
@@ -197,21 +211,21 @@ impl Client<'_> {
         args.add(&id).number(3 * LEASE).add(self.key_of(&id)).add(self.expected()).add(CHANNEL);
     }
 
-    /// The state that a change to many wants, or any.
+    /// Returns the state that a bulk change expects, or any.
     fn expected(&mut self) -> &'static str {
         ["", "", "s", "r", "d", "b"][self.rng.usize(..6)]
     }
 
-    /// Another record, with another priority and other args; now and then as it was not seen.
+    /// Changes a record to another priority and args; sometimes with an outdated expectation.
     fn edit(&mut self, args: &mut Args) {
         let id = self.job();
-        let seen = self.state.job.get(&id).cloned().unwrap_or_default();
-        let key = record_text::key_of(&seen);
-        let seen = if self.rng.u8(..8) == 0 { Bytes::new() } else { seen };
-        args.add(&id).add(seen).add(record_text::record(self.rng.u8(..4), &key, "{\"other\":1}"));
+        let expected = self.state.job.get(&id).cloned().unwrap_or_default();
+        let key = record_text::key_of(&expected);
+        let expected = if self.rng.u8(..8) == 0 { Bytes::new() } else { expected };
+        args.add(&id).add(expected).add(record_text::record(self.rng.u8(..4), &key, "{\"other\":1}"));
     }
 
-    fn limit(&mut self, args: &mut Args) {
+    fn set_capacity(&mut self, args: &mut Args) {
         for _ in 0..2 {
             args.add(if self.rng.bool() { String::new() } else { self.rng.u32(..40).to_string() });
         }
@@ -222,33 +236,33 @@ impl Client<'_> {
         args.add(CHANNEL).add(&id).add(self.due()).add(self.key_of(&id)).add(self.expected());
     }
 
-    /// Jobs by their words, from the beginning or from behind something.
-    fn find(&mut self, args: &mut Args) {
-        let (state, behind) = (self.state, if self.rng.bool() { Bytes::new() } else { self.job() });
+    /// Lists jobs by index terms, from the start or after a position.
+    fn list_by_index(&mut self, args: &mut Args) {
+        let (state, after) = (self.state, if self.rng.bool() { Bytes::new() } else { self.job() });
         let [last, since, until] = [(); 3].map(|()| random_state::moment(self.rng, self.now));
-        args.number(self.rng.u8(..2)).add(behind).number(last).number(since).number(until).number(self.amount(1_000));
+        args.number(self.rng.u8(..2)).add(after).number(last).number(since).number(until).number(self.amount(1_000));
         for _ in 0..self.rng.usize(1..4) {
-            let known = self.rng.choice(state.find.keys()).and_then(|member| member.split(|byte| *byte == 0).next());
-            args.add([known.unwrap_or(b"skkind"), &b"\0"[..]].concat());
+            let term =
+                self.rng.choice(state.job_index.keys()).and_then(|member| member.split(|byte| *byte == 0).next());
+            args.add([term.unwrap_or(b"skkind"), &b"\0"[..]].concat());
         }
     }
 
-    /// A page of one state, from its beginning or from behind something that was there; answers the key it looks at.
-    fn page(&mut self, args: &mut Args) -> String {
+    /// Lists a page of one state, from its start or after a position.
+    fn list(&mut self, args: &mut Args) {
         let state = self.state;
-        let (kind, key_name, behind) = match self.rng.u8(..4) {
-            0 => ("scheduled", "due", self.rng.choice(state.due.keys())),
-            1 => ("ended", "done", self.rng.choice(state.done.keys())),
-            2 => ("ended", "dead", self.rng.choice(state.dead.keys())),
-            _ => ("ready", "ready:normal", self.rng.choice(&state.ready[2])),
+        let (kind, after) = match self.rng.u8(..4) {
+            0 => ("scheduled", self.rng.choice(state.due.keys())),
+            1 => ("done", self.rng.choice(state.done.keys())),
+            2 => ("dead", self.rng.choice(state.dead.keys())),
+            _ => ("ready", self.rng.choice(&state.ready[2])),
         };
-        let behind = match self.rng.u8(..3) {
+        let after = match self.rng.u8(..3) {
             0 => Bytes::new(),
             1 => random_state::id(self.rng),
-            _ => behind.cloned().unwrap_or_default(),
+            _ => after.cloned().unwrap_or_default(),
         };
         let number = if kind == "ready" { self.rng.i64(0..5) } else { random_state::moment(self.rng, self.now) };
-        args.add(kind).add(behind).number(number).number(self.amount(1_000));
-        key(key_name)
+        args.add(kind).number(2).add(after).number(number).number(self.amount(1_000));
     }
 }

@@ -1,4 +1,4 @@
-//! Cron rules: random ones, arguments of the scripts that keep and fire them, and what must hold of them.
+//! Cron rules: random ones, arguments of their scripts, and their invariants.
 
 use fastrand::Rng;
 
@@ -20,7 +20,7 @@ fn text(revision: u64, next: &str, last: &str, flags: &str) -> Bytes {
     format!("1{revision:016}{next}{last}{flags}{RULE}").into_bytes()
 }
 
-/// Some rules: active, held back, paused, on their way to another queue.
+/// Adds some rules: active, waiting for an overlap, paused, under transfer to another queue.
 pub fn sound(rng: &mut Rng, state: &mut State) {
     for _ in 0..rng.usize(..5) {
         let name = name(rng);
@@ -34,11 +34,11 @@ pub fn sound(rng: &mut Rng, state: &mut State) {
         }
     }
     if let Some(first) = state.ticks.values().min() {
-        state.conf.insert("tick".into(), format!("{first:016}").into());
+        state.conf.insert("next_tick".into(), format!("{first:016}").into());
     }
 }
 
-/// Something is missing or is not what it should be.
+/// Removes or damages something.
 pub fn flaw(rng: &mut Rng, state: &mut State) {
     let name = Bytes::from(name(rng));
     match rng.u8(..5) {
@@ -46,14 +46,16 @@ pub fn flaw(rng: &mut Rng, state: &mut State) {
         1 => state.ticks.clear(),
         2 => drop(state.ticks.insert(name, random_state::moment(rng, NOW))),
         3 => drop(state.cron.insert(name, [&b""[..], b"1", b"2", &[b'x'; 60], &[b'1'; 50]][rng.usize(..5)].to_vec())),
-        _ => drop(state.conf.insert("tick".into(), [&b""[..], b"x", b"inf", b"nan", b"-1"][rng.usize(..5)].to_vec())),
+        _ => drop(
+            state.conf.insert("next_tick".into(), [&b""[..], b"x", b"inf", b"nan", b"-1"][rng.usize(..5)].to_vec()),
+        ),
     }
 }
 
-/// The revision of a rule, or what somebody thinks it is; empty if there is none.
+/// Returns the revision of a rule, or a wrong one; empty if there is none.
 fn revision(client: &mut Client<'_>, name: &str) -> Bytes {
-    let here = client.state.cron.get(name.as_bytes()).and_then(|text| text.get(1..17)).map(<[u8]>::to_vec);
-    if client.rng.u8(..4) == 0 { "0000000000000009".into() } else { here.unwrap_or_default() }
+    let current = client.state.cron.get(name.as_bytes()).and_then(|text| text.get(1..17)).map(<[u8]>::to_vec);
+    if client.rng.u8(..4) == 0 { "0000000000000009".into() } else { current.unwrap_or_default() }
 }
 
 pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
@@ -70,11 +72,11 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
             (0..client.rng.usize(..4)).for_each(|_| args.add(self::name(client.rng)).end());
         }
         "fire_crons" => fire(client, args),
-        "retick" => {
-            let seen = client.state.cron.get(name.as_bytes()).cloned().unwrap_or_default();
-            let look =
-                if seen.is_empty() { String::new() } else { random_state::moment(client.rng, client.now).to_string() };
-            args.add(&name).add(seen).add(look).end();
+        "repair_tick" => {
+            let rule = client.state.cron.get(name.as_bytes()).cloned().unwrap_or_default();
+            let next_check =
+                if rule.is_empty() { String::new() } else { random_state::moment(client.rng, client.now).to_string() };
+            args.add(&name).add(rule).add(next_check).end();
         }
         _ => return false,
     }
@@ -82,9 +84,9 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
 }
 
 fn put(client: &mut Client<'_>, name: &str, args: &mut Args) {
-    let (was, next) = (revision(client, name), random_state::moment(client.rng, client.now));
+    let (expected, next) = (revision(client, name), random_state::moment(client.rng, client.now));
     let flags = ["00", "10", "g0"][client.rng.usize(..3)];
-    args.add(CHANNEL).add(name).add(was).add(text(client.rng.u64(4..9), &format!("{next:016}"), NONE, flags));
+    args.add(CHANNEL).add(name).add(expected).add(text(client.rng.u64(4..9), &format!("{next:016}"), NONE, flags));
     args.add(if flags == "10" { String::new() } else { next.to_string() });
 }
 
@@ -92,12 +94,12 @@ fn fire(client: &mut Client<'_>, args: &mut Args) {
     args.add(CHANNEL).number(LEASE);
     // No two rules share a key, and no two jobs an id.
     let mut keys = client.world.keys.clone();
-    for at in 0..client.rng.usize(1..4) {
-        let name = format!("rule {}", (at + client.rng.usize(..2) * 3) % NAMES);
-        let here = client.state.cron.get(name.as_bytes()).filter(|text| text.len() > 33).cloned();
+    for index in 0..client.rng.usize(1..4) {
+        let name = format!("rule {}", (index + client.rng.usize(..2) * 3) % NAMES);
+        let current = client.state.cron.get(name.as_bytes()).filter(|text| text.len() > 33).cloned();
         let revision = revision(client, &name);
         let revision = if revision.is_empty() { NONE.as_bytes().to_vec() } else { revision };
-        let tick = here.map_or_else(|| format!("{:016}", client.now).into_bytes(), |text| text[17..33].to_vec());
+        let tick = current.map_or_else(|| format!("{:016}", client.now).into_bytes(), |text| text[17..33].to_vec());
         let tick = if tick.iter().all(u8::is_ascii_digit) { tick } else { NONE.into() };
         let next = if client.rng.u8(..4) == 0 { NONE.into() } else { format!("{:016}", client.now + LEASE) };
         let key = if client.rng.bool() { keys.pop().unwrap_or_default() } else { String::new() };
@@ -122,24 +124,25 @@ fn fire(client: &mut Client<'_>, args: &mut Args) {
     }
 }
 
-/// What claims are told is the first moment at which a rule is to be looked at.
-pub fn ticks_are_told(state: &State) -> Verdict {
-    let told = state.conf.get(&b"tick"[..]).map(|text| String::from_utf8_lossy(text).into_owned());
+/// The tick in conf is the earliest tick of all rules.
+pub fn first_tick_is_in_conf(state: &State) -> Verdict {
+    let in_conf = state.conf.get(&b"next_tick"[..]).map(|text| String::from_utf8_lossy(text).into_owned());
     let first = state.ticks.values().min().map(|first| format!("{first:016}"));
-    if told == first { Ok(()) } else { Err(format!("{told:?}, and the first is {first:?}")) }
+    if in_conf == first { Ok(()) } else { Err(format!("{in_conf:?}, and the first is {first:?}")) }
 }
 
 pub fn ticks_are_of_rules(state: &State) -> Verdict {
     none(state.ticks.keys().filter(|name| !state.cron.contains_key(*name)), |name| shown(name))
 }
 
-/// A rule moves on only by its own, if its tick is due and its queue stays; what is paused or goes elsewhere does not fire.
-pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
+/// A rule fires only with its current revision and tick, if the tick is due, and neither the rule nor the queue is
+/// paused or under transfer.
+pub fn check_change(call: &Call, before: &State, after: &State) -> Verdict {
     if call.script != "fire_crons" {
         return Ok(());
     }
     if before.conf.contains_key(&b"moving"[..]) && before.job != after.job {
-        return Err("the queue is moving, and a tick was fired".into());
+        return Err("the queue is under transfer, and a tick was fired".into());
     }
     for (name, rule) in before.cron.iter().filter(|(name, rule)| after.cron.get(*name) != Some(*rule)) {
         let tick: i64 = rule.get(17..33).map_or(0, |tick| String::from_utf8_lossy(tick).parse().unwrap_or(0));
@@ -149,9 +152,9 @@ pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
         if rule.get(49) != Some(&b'0') {
             return Err(format!("{} was fired although it is not active", shown(name)));
         }
-        let named = |word: &[u8]| call.args.iter().any(|arg| arg == word);
-        if !named(&rule[1..17]) || !named(&rule[17..33]) {
-            return Err(format!("{} was fired by somebody who had read another", shown(name)));
+        let has_arg = |text: &[u8]| call.args.iter().any(|arg| arg == text);
+        if !has_arg(&rule[1..17]) || !has_arg(&rule[17..33]) {
+            return Err(format!("{} was fired by a caller with another revision", shown(name)));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What must hold of the hall before and after every script, and what a script may not do between.
+//! Invariants of peers and locks before and after every script, and changes that no script may make.
 
 use super::call::Call;
 use super::check::{Verdict, none};
@@ -10,7 +10,7 @@ fn number(text: Option<&[u8]>) -> i64 {
     text.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// A hold, taken apart.
+/// A parsed hold.
 struct Hold<'h> {
     ends: i64,
     fence: i64,
@@ -29,14 +29,14 @@ fn read(hold: &[u8]) -> Hold<'_> {
     }
 }
 
-/// Owner, node and lock of a place, if it is whole.
-fn read_place(place: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let at = place.len().checked_sub(93)?;
-    Some((&place[at + 17..at + 53], &place[at + 53..at + 89], &place[..at]))
+/// Returns owner, node and lock of a waiter, if it is complete.
+fn read_waiter(waiter: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let end = waiter.len().checked_sub(93)?;
+    Some((&waiter[end + 17..end + 53], &waiter[end + 53..end + 89], &waiter[..end]))
 }
 
-/// The holds of a lock that have not ended.
-fn running<'s>(state: &'s State, name: &'s str, now: i64) -> impl Iterator<Item = Hold<'s>> {
+/// Returns the holds of a lock that have not expired.
+fn active_holds<'s>(state: &'s State, name: &'s str, now: i64) -> impl Iterator<Item = Hold<'s>> {
     let holds = state.locks.iter().filter(move |(field, _)| lock_of(field) == Some(name));
     holds.map(|(_, hold)| read(hold)).filter(move |hold| hold.ends > now)
 }
@@ -45,19 +45,23 @@ fn is_alive(state: &State, node: &[u8], now: i64) -> bool {
     state.presence.get(node).is_some_and(|ends| *ends >= now)
 }
 
-pub fn places_are_in_line(state: &State) -> Verdict {
-    let field = |place: &Bytes| read_place(place).map(|(owner, _, name)| [owner, name].concat());
-    let known = |place: &&Bytes| field(place).and_then(|field| state.places.get(&field)) == Some(*place);
-    none(state.line.keys().filter(|place| !known(place)), |place| format!("nobody's place {}", shown(place)))?;
-    let there = |place: &Bytes| state.line.contains_key(place);
-    none(state.places.iter().filter(|(_, place)| !there(place)), |(field, _)| format!("no place for {}", shown(field)))
+pub fn waiters_are_queued(state: &State) -> Verdict {
+    let field = |waiter: &Bytes| read_waiter(waiter).map(|(owner, _, name)| [owner, name].concat());
+    let is_indexed = |waiter: &&Bytes| field(waiter).and_then(|field| state.waiter_index.get(&field)) == Some(*waiter);
+    none(state.lock_waiters.keys().filter(|waiter| !is_indexed(waiter)), |waiter| {
+        format!("unindexed waiter {}", shown(waiter))
+    })?;
+    let is_queued = |waiter: &Bytes| state.lock_waiters.contains_key(waiter);
+    none(state.waiter_index.iter().filter(|(_, waiter)| !is_queued(waiter)), |(field, _)| {
+        format!("no waiter for {}", shown(field))
+    })
 }
 
-/// Without its mark a lock is given to whoever asks, without a look at its line.
-pub fn lines_are_marked(state: &State) -> Verdict {
-    let mark = |place: &Bytes| read_place(place).map(|(.., name)| [name, b"\0"].concat());
-    let marked = |place: &&Bytes| mark(place).is_some_and(|mark| state.locks.contains_key(&mark));
-    none(state.line.keys().filter(|place| !marked(place)), |place| shown(place))
+/// Without its mark, a lock is granted without a check of its waiters.
+pub fn waited_locks_are_marked(state: &State) -> Verdict {
+    let mark = |waiter: &Bytes| read_waiter(waiter).map(|(.., name)| [name, b"\0"].concat());
+    let marked = |waiter: &&Bytes| mark(waiter).is_some_and(|mark| state.locks.contains_key(&mark));
+    none(state.lock_waiters.keys().filter(|waiter| !marked(waiter)), |waiter| shown(waiter))
 }
 
 pub fn fences_of_locks_are_past(state: &State) -> Verdict {
@@ -66,124 +70,132 @@ pub fn fences_of_locks_are_past(state: &State) -> Verdict {
     none(late, |(field, hold)| format!("{}: {}, last {last}", shown(field), shown(hold)))
 }
 
-pub fn guests_are_present(state: &State) -> Verdict {
-    none(state.guests.keys().filter(|node| !state.presence.contains_key(*node)), |node| shown(node))
+pub fn peers_have_leases(state: &State) -> Verdict {
+    none(state.peers.keys().filter(|node| !state.presence.contains_key(*node)), |node| shown(node))
 }
 
-/// What no script may do in a hall, whatever state it finds.
-pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
-    holds_last(call, before, after)?;
-    places_last(call, before, after)?;
-    connections_last(call, before, after)
+/// Changes that no script may make in any state.
+pub fn check_change(call: &Call, before: &State, after: &State) -> Verdict {
+    holds_are_respected(call, before, after)?;
+    waiters_are_respected(call, before, after)?;
+    connections_are_respected(call, before, after)
 }
 
-/// What no script may do in a sound hall.
-pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
+/// Changes that no script may make in a sound state.
+pub fn check_sound_change(call: &Call, before: &State, after: &State) -> Verdict {
     for name in LOCKS {
-        // By the clock of this step, which may have gone back: then some run again that had ended.
-        let had: Vec<&[u8]> = running(before, name, call.now).map(|hold| hold.owner).collect();
-        let has: Vec<&[u8]> = running(after, name, call.now).map(|hold| hold.owner).collect();
-        let new = has.iter().filter(|owner| times(owner, &has) > times(owner, &had));
-        let waits = |owner: &[u8]| after.places.contains_key(&[owner, name.as_bytes()].concat());
-        none(new.clone().filter(|owner| times(owner, &has) > 1), |owner| {
+        // By the clock of this call, which may have gone back: then some expired holds are valid again.
+        let owners_before: Vec<&[u8]> = active_holds(before, name, call.now).map(|hold| hold.owner).collect();
+        let owners_after: Vec<&[u8]> = active_holds(after, name, call.now).map(|hold| hold.owner).collect();
+        let new = owners_after.iter().filter(|owner| times(owner, &owners_after) > times(owner, &owners_before));
+        let is_waiting = |owner: &[u8]| after.waiter_index.contains_key(&[owner, name.as_bytes()].concat());
+        none(new.clone().filter(|owner| times(owner, &owners_after) > 1), |owner| {
             format!("{} holds {name} twice", shown(owner))
         })?;
-        none(new.filter(|owner| waits(owner)), |owner| {
-            format!("{} holds {name} and stands in its line", shown(owner))
-        })?;
+        none(new.filter(|owner| is_waiting(owner)), |owner| format!("{} holds {name} and waits for it", shown(owner)))?;
     }
-    if call.script == "lock" { taken_in_turn(call, before, after) } else { Ok(()) }
+    if call.script == "lock" { acquired_in_turn(call, before, after) } else { Ok(()) }
 }
 
-fn times(owner: &[u8], of: &[&[u8]]) -> usize {
-    of.iter().filter(|other| **other == owner).count()
+fn times(owner: &[u8], owners: &[&[u8]]) -> usize {
+    owners.iter().filter(|other| **other == owner).count()
 }
 
-/// The lock and the owner that a script is about.
-fn asked_for(call: &Call) -> Option<(&[u8], &[u8])> {
+/// Returns the lock and the owner of a call.
+fn requested_lock(call: &Call) -> Option<(&[u8], &[u8])> {
     match call.script.as_str() {
-        "lock" => Some((&call.args[1], &call.args[4][36..72])),
-        "unlock" => Some((&call.args[1], &call.args[3])),
+        "lock" => Some((call.arg("name"), &call.arg("holder")[36..72])),
+        "unlock" => Some((call.arg("name"), call.arg("owner"))),
         _ => None,
     }
 }
 
-/// A hold that has not ended goes by its owner's word, or when somebody breaks the lock.
-fn holds_last(call: &Call, before: &State, after: &State) -> Verdict {
-    let asked = |name: &[u8], owner: &[u8]| asked_for(call) == Some((name, owner));
+/// A hold that has not expired ends only by its owner's request, or by breaking the lock.
+fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
+    let is_requested = |name: &[u8], owner: &[u8]| requested_lock(call) == Some((name, owner));
     for (field, value) in &before.locks {
-        let (Some(name), hold, is) = (lock_of(field), read(value), after.locks.get(field)) else { continue };
-        if hold.ends <= call.now || is == Some(value) {
+        let (Some(name), hold, current) = (lock_of(field), read(value), after.locks.get(field)) else { continue };
+        if hold.ends <= call.now || current == Some(value) {
             continue;
         }
-        let longer = is.is_some_and(|is| read(is).rest == hold.rest);
+        let is_extended = current.is_some_and(|current| read(current).rest == hold.rest);
         let allowed = match call.script.as_str() {
-            "lock" => longer && asked(name.as_bytes(), hold.owner),
+            "lock" => is_extended && is_requested(name.as_bytes(), hold.owner),
             "extend_locks" => {
-                longer && call.args[1..].chunks(4).any(|ask| ask[0] == name.as_bytes() && ask[1] == hold.owner)
+                is_extended
+                    && call.rest().chunks(4).any(|request| request[0] == name.as_bytes() && request[1] == hold.owner)
             }
-            "unlock" => is.is_none() && call.args[4].is_empty() && asked(name.as_bytes(), hold.owner),
-            "break_lock" => is.is_none() && call.args[1] == name.as_bytes(),
+            "unlock" => {
+                current.is_none() && call.arg("only_wait").is_empty() && is_requested(name.as_bytes(), hold.owner)
+            }
+            "break_lock" => current.is_none() && call.arg("name") == name.as_bytes(),
             _ => false,
         };
         if !allowed {
-            return Err(format!("{} was changed: {} to {:?}", shown(field), shown(value), is.map(|is| shown(is))));
+            return Err(format!(
+                "{} was changed: {} to {:?}",
+                shown(field),
+                shown(value),
+                current.map(|current| shown(current))
+            ));
         }
     }
     Ok(())
 }
 
-/// A place goes with its node, or by its owner's word.
-fn places_last(call: &Call, before: &State, after: &State) -> Verdict {
-    for place in before.line.keys().filter(|place| !after.line.contains_key(*place)) {
-        let Some((owner, node, name)) = read_place(place) else { continue };
-        let own = asked_for(call) == Some((name, owner));
-        let departs = call.script == "depart" && call.node.as_bytes() == node;
-        if !own && !departs && is_alive(before, node, call.now) {
-            return Err(format!("the place {} was taken from one that lives", shown(place)));
+/// A waiter is removed with its node, or by its owner's request.
+fn waiters_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
+    for waiter in before.lock_waiters.keys().filter(|waiter| !after.lock_waiters.contains_key(*waiter)) {
+        let Some((owner, node, name)) = read_waiter(waiter) else { continue };
+        let by_owner = requested_lock(call) == Some((name, owner));
+        let is_withdrawal = call.script == "withdraw" && call.node.as_bytes() == node;
+        if !by_owner && !is_withdrawal && is_alive(before, node, call.now) {
+            return Err(format!("the waiter {} was taken from a live node", shown(waiter)));
         }
     }
     Ok(())
 }
 
-fn connections_last(call: &Call, before: &State, after: &State) -> Verdict {
-    let (node, told) = (call.node.as_bytes(), call.script == "set_connections");
+fn connections_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
+    let (node, is_update) = (call.node.as_bytes(), call.script == "set_connections");
     for (name, holder) in
         before.connections.iter().filter(|(name, holder)| after.connections.get(*name) != Some(*holder))
     {
-        let own = (told || call.script == "depart") && holder == node && !after.connections.contains_key(name);
-        // One that is told of again is taken only from the dead.
-        let moved = told && after.connections.get(name).is_some_and(|is| is == node);
-        if !own && !moved && is_alive(before, holder, call.now) {
+        let by_holder =
+            (is_update || call.script == "withdraw") && holder == node && !after.connections.contains_key(name);
+        // A refreshed connection is taken over only from a dead node.
+        let by_update = is_update && after.connections.get(name).is_some_and(|holder| holder == node);
+        if !by_holder && !by_update && is_alive(before, holder, call.now) {
             return Err(format!("the connection {} was taken from {}", shown(name), shown(holder)));
         }
     }
     Ok(())
 }
 
-/// A slot goes to who comes first, under a new fence, and never one too many.
-fn taken_in_turn(call: &Call, before: &State, after: &State) -> Verdict {
-    let Some((name, owner)) = asked_for(call) else {
+/// A slot goes to the first waiter, with a new fence, and never exceeds the number of slots.
+fn acquired_in_turn(call: &Call, before: &State, after: &State) -> Verdict {
+    let Some((name, owner)) = requested_lock(call) else {
         return Ok(());
     };
-    let (text, node) = (String::from_utf8_lossy(name), &call.args[4][..36]);
-    let mut taken = running(after, &text, call.now).filter(|hold| hold.owner == owner);
-    let had = running(before, &text, call.now).any(|hold| hold.owner == owner);
-    let (Some(taken), false) = (taken.next(), had) else {
+    let (text, node) = (String::from_utf8_lossy(name), &call.arg("holder")[..36]);
+    let mut acquired = active_holds(after, &text, call.now).filter(|hold| hold.owner == owner);
+    let held_before = active_holds(before, &text, call.now).any(|hold| hold.owner == owner);
+    let (Some(acquired), false) = (acquired.next(), held_before) else {
         return Ok(());
     };
     let last = number(before.locks.get(&b""[..]).map(|text| &text[..]));
-    if taken.fence <= last {
-        return Err(format!("{text} was taken under a fence that is not new: {} after {last}", taken.fence));
+    if acquired.fence <= last {
+        return Err(format!("{text} was taken under a fence that is not new: {} after {last}", acquired.fence));
     }
-    let slots = number(Some(&call.args[2]));
-    let speaker = |other: &[u8]| !call.args[5].is_empty() && other == node;
-    let line = before.line.keys().filter_map(|place| read_place(place)).filter(|(.., of)| *of == name);
-    let ahead = line.take_while(|(other, ..)| *other != owner);
-    let ahead = ahead.filter(|(_, other, _)| speaker(other) || is_alive(before, other, call.now)).count() as i64;
-    let held = running(before, &text, call.now).count() as i64;
+    let slots = number(Some(call.arg("slots")));
+    let is_caller = |other: &[u8]| !call.arg("wait_lease").is_empty() && other == node;
+    let waiters =
+        before.lock_waiters.keys().filter_map(|waiter| read_waiter(waiter)).filter(|(.., lock)| *lock == name);
+    let ahead = waiters.take_while(|(other, ..)| *other != owner);
+    let ahead = ahead.filter(|(_, other, _)| is_caller(other) || is_alive(before, other, call.now)).count() as i64;
+    let held = active_holds(before, &text, call.now).count() as i64;
     if held + ahead >= slots {
-        return Err(format!("{text} was taken although others came first: {held} hold it, {ahead} stand ahead"));
+        return Err(format!("{text} was taken although others came first: {held} holders, {ahead} earlier waiters"));
     }
     Ok(())
 }

@@ -6,11 +6,11 @@ use super::call::{Args, CHANNEL, Client};
 use super::random_state::{self, LEASE};
 use super::record_text::{self, Bytes};
 
-/// Where nodes are given jobs, and the kind of which they accept any.
+/// The channel of deliveries, and the kind for which nodes are subscribed.
 pub const JOBS: &str = "{q}:job:";
-pub const HEARD: &str = "heard";
+pub const SUBSCRIBED_KIND: &str = "subscribed";
 
-/// More than a script hands on in one step.
+/// More than a script passes to one command.
 const MANY: usize = 2_500;
 const MANY_ONE_IN: usize = 400;
 
@@ -18,25 +18,25 @@ struct NewJob {
     id: Bytes,
     priority: u8,
     key: String,
-    /// None: at once.
+    /// `None` for jobs that are ready at once.
     due: Option<String>,
 }
 
-/// Jobs that nobody can know.
+/// Jobs with new ids.
 pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
     let jobs = jobs(client, |client| (random_state::id(client.rng), String::new()));
     batch(&jobs, args);
 }
 
-/// One job that nobody can know, for a node that waits.
+/// One job with a new id, for an idle node.
 pub fn one(client: &mut Client<'_>, args: &mut Args) {
-    let (id, lane) = (random_state::id(client.rng), client.rng.u8(..4));
+    let (id, priority) = (random_state::id(client.rng), client.rng.u8(..4));
     args.add_all([CHANNEL, JOBS]);
-    args.number(lane).add(&id).add(record_text::record(lane, "", "{}")).number(2);
-    args.add(if client.rng.u8(..4) > 0 { HEARD } else { "other" });
+    args.number(priority).add(&id).add(record_text::record(priority, "", "{}")).number(2);
+    args.add(if client.rng.u8(..4) > 0 { SUBSCRIBED_KIND } else { "other" });
 }
 
-/// Jobs that may be there, or in the way of others; as the store sends them, each id and each key once.
+/// Jobs that may exist, or conflict with others; as the store sends them, each id and each key once.
 pub fn checked(client: &mut Client<'_>, args: &mut Args) {
     let mut jobs = jobs(client, |client| {
         let key = client.world.keys[client.rng.usize(..client.world.keys.len())].clone();
@@ -46,9 +46,9 @@ pub fn checked(client: &mut Client<'_>, args: &mut Args) {
     let (mut ids, mut keys) = (BTreeSet::new(), BTreeSet::new());
     jobs.retain(|job| ids.insert(job.id.clone()) && (job.key.is_empty() || keys.insert(job.key.clone())));
     batch(&jobs, args);
-    let behind: Vec<Bytes> = (0..client.rng.usize(..3)).map(|_| client.job()).collect();
-    args.number(3 * LEASE).add("1").number(behind.len());
-    args.add_all(&behind);
+    let after_ids: Vec<Bytes> = (0..client.rng.usize(..3)).map(|_| client.job()).collect();
+    args.number(3 * LEASE).add("1").number(after_ids.len());
+    args.add_all(&after_ids);
     for job in jobs.iter().filter(|job| !job.key.is_empty()) {
         args.add(&job.key).add(&job.id).add(if client.rng.bool() { "k" } else { "r" });
     }
@@ -66,7 +66,7 @@ fn jobs(client: &mut Client<'_>, mut choose: impl FnMut(&mut Client<'_>) -> (Byt
     jobs
 }
 
-/// The batch in the order in which the script hands it on: ready ones by priority, then scheduled ones.
+/// Adds the batch in the order of the script: ready jobs by priority, then scheduled ones.
 fn batch(jobs: &[NewJob], args: &mut Args) {
     args.add(CHANNEL);
     let (mut ready, scheduled): (Vec<&NewJob>, Vec<&NewJob>) = jobs.iter().partition(|job| job.due.is_none());

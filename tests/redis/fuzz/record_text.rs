@@ -1,17 +1,17 @@
-//! The texts that the store keeps, as `record.rs` and the scripts agree on them.
+//! The formats of stored texts, as `record.rs` and the scripts define them.
 
 use std::fmt::Write as _;
 
 pub type Bytes = Vec<u8>;
 
-/// The most that is counted of anything.
+/// The maximum of every counter.
 pub const COUNT_MAX: u32 = u32::MAX >> 1;
 
-/// What has changed about a job in trouble.
+/// The mutable fields of a job after a failure or a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Meta {
     pub due: i64,
-    pub moved: i64,
+    pub changed: i64,
     pub attempts: u32,
     pub crashes: u32,
     pub failures: u32,
@@ -20,7 +20,7 @@ pub struct Meta {
 
 impl Meta {
     pub fn text(&self) -> Bytes {
-        format!("{:016}{:016}{}", self.due, self.moved, self.counts()).into_bytes()
+        format!("{:016}{:016}{}", self.due, self.changed, self.counts()).into_bytes()
     }
 
     pub fn counts(&self) -> String {
@@ -30,20 +30,20 @@ impl Meta {
     pub fn read(text: &[u8]) -> Option<Meta> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
-        let (due, moved) = (text[..16].parse().ok()?, text[16..32].parse().ok()?);
-        Some(Meta { due, moved, attempts: small(32)?, crashes: small(42)?, failures: small(52)?, turn: small(62)? })
+        let (due, changed) = (text[..16].parse().ok()?, text[16..32].parse().ok()?);
+        Some(Meta { due, changed, attempts: small(32)?, crashes: small(42)?, failures: small(52)?, turn: small(62)? })
     }
 }
 
-/// A record; scripts look at the priority in it, the store also at the unique key.
+/// Returns a record; scripts read its priority, the store also its unique key.
 pub fn record(priority: u8, key: &str, args: &str) -> Bytes {
-    // Those with a key have tags, one of them twice.
+    // Records with a key have tags, one of them twice.
     let tags = if key.is_empty() { "" } else { "blue red blue" };
     format!("1{priority}\tkind\t5\t\t\t\t\t{key}\t{tags}\t\n{args}").into_bytes()
 }
 
-/// The words of a record: its kind and its tags.
-pub fn words_of(record: &[u8]) -> String {
+/// Returns the index terms of a record: its kind and its tags.
+pub fn index_terms(record: &[u8]) -> String {
     let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let fields: Vec<_> = head.split(|byte| *byte == b'\t').map(String::from_utf8_lossy).collect();
     match (fields.get(1), fields.get(8)) {
@@ -53,14 +53,14 @@ pub fn words_of(record: &[u8]) -> String {
     }
 }
 
-/// Where a job stands in the index: by each of its words, in a state, at a moment.
-pub fn members(state: char, words: &str, moment: &str, id: &[u8]) -> Vec<Bytes> {
-    let words = words.split(' ').filter(|word| !word.is_empty()).enumerate();
-    let words = words.map(|(n, word)| format!("{state}{}{word}\0{moment}", if n == 0 { 'k' } else { 't' }));
-    words.map(|word| [word.as_bytes(), id].concat()).collect()
+/// Returns the index members of a job: one per term, with its state and time.
+pub fn members(state: char, terms: &str, moment: &str, id: &[u8]) -> Vec<Bytes> {
+    let terms = terms.split(' ').filter(|term| !term.is_empty()).enumerate();
+    let terms = terms.map(|(n, term)| format!("{state}{}{term}\0{moment}", if n == 0 { 'k' } else { 't' }));
+    terms.map(|term| [term.as_bytes(), id].concat()).collect()
 }
 
-/// The priority in a record; one that is none counts as normal.
+/// Returns the priority in a record; an invalid one counts as normal.
 pub fn priority_of(record: &[u8]) -> u8 {
     record.get(1).filter(|digit| (b'0'..=b'3').contains(digit)).map_or(2, |digit| digit - b'0')
 }
@@ -71,28 +71,28 @@ pub fn key_of(record: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
-/// The flag of a job: its priority, as a letter if it has a meta.
-pub fn flag(priority: u8, in_trouble: bool) -> u8 {
-    priority + if in_trouble { b'a' } else { b'0' }
+/// Returns the flag of a job: its priority, as a letter if it has a meta.
+pub fn flag(priority: u8, has_meta: bool) -> u8 {
+    priority + if has_meta { b'a' } else { b'0' }
 }
 
-/// What stands for a job: id, flag and turn.
+/// Returns the ticket of a job: id, flag and turn.
 pub fn ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
     let turn_text = turn.map(|turn| turn.to_string()).unwrap_or_default();
     [id, &[flag(priority, turn.is_some())], turn_text.as_bytes()].concat()
 }
 
-/// What stands for it in the schedule: its words come behind.
+/// Returns the ticket in the schedule, which ends with the index terms.
 pub fn due_ticket(id: &[u8], record: &[u8], turn: Option<u32>) -> Bytes {
-    [&ticket(id, priority_of(record), turn), &b" "[..], words_of(record).as_bytes()].concat()
+    [&ticket(id, priority_of(record), turn), &b" "[..], index_terms(record).as_bytes()].concat()
 }
 
-/// A hint that a job of this kind was put off until a moment.
-pub fn put_off(kind: &str, priority: u8, due_ticket: &[u8], due: i64) -> Bytes {
+/// Returns the hint that a job of this kind was deferred until a time.
+pub fn deferred_hint(kind: &str, priority: u8, due_ticket: &[u8], due: i64) -> Bytes {
     [format!("{kind}\0{priority}").as_bytes(), due_ticket, format!("{due:016}").as_bytes()].concat()
 }
 
-/// In a ready list one without trouble has only its id.
+/// Returns the ticket in a ready list: only the id for a job without a meta.
 pub fn ready_ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
     if turn.is_some() { ticket(id, priority, turn) } else { id.to_vec() }
 }
@@ -101,23 +101,23 @@ pub fn held_value(node: &str, fence: i64, flag: u8) -> Bytes {
     format!("{:<64}{}", format!("{node} {fence:016}"), char::from(flag)).into_bytes()
 }
 
-/// Node, fence and flag of a held value; of a damaged one what is left of them.
+/// Returns node, fence and flag of a held value; defaults for damaged parts.
 pub fn read_held(value: &[u8]) -> (String, i64, u8) {
     let text = |from: usize, to: usize| String::from_utf8_lossy(value.get(from..to).unwrap_or_default());
     (text(0, 36).into_owned(), text(37, 53).parse().unwrap_or(0), value.get(64).copied().unwrap_or(0))
 }
 
-/// The id in a ticket; of a damaged one what is left of it.
+/// Returns the id in a ticket; of a damaged one, the rest of it.
 pub fn id_of(ticket: &[u8]) -> &[u8] {
     ticket.get(..16).unwrap_or(ticket)
 }
 
-/// A failure without its moment.
+/// Returns a failure without its time.
 pub fn failure(attempt: u32, node: &str) -> String {
     format!("{attempt:010}{node}oh")
 }
 
-/// Bytes for people.
+/// Escapes bytes for display.
 pub fn shown(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         match byte {

@@ -1,10 +1,10 @@
-//! Arguments of the scripts that look at one job and put it into one place.
+//! Arguments of the scripts that inspect one job and move it to one position.
 
 use super::call::{Args, Client};
 use super::record_text;
-use super::state::Place;
+use super::state::Position;
 
-/// Tickets and keys that a job may have, as somebody saw them.
+/// Tickets and keys that a job may have.
 pub fn inspect(client: &mut Client<'_>, args: &mut Args) {
     let id = client.job();
     let tickets = tickets(client, &id);
@@ -12,23 +12,23 @@ pub fn inspect(client: &mut Client<'_>, args: &mut Args) {
     args.add(&id).number(tickets.len()).number(key.iter().count());
     args.add_all(tickets);
     args.add_all(key);
-    args.add_all(found(client, &id));
+    args.add_all(index_members(client, &id));
 }
 
-/// As the store would ask for it: a job stays where it is, a held one with its holder.
-pub fn mend(client: &mut Client<'_>, args: &mut Args) {
+/// As the store sends it: a job stays in its position, a held one with its holder.
+pub fn repair(client: &mut Client<'_>, args: &mut Args) {
     let (id, state) = (client.job(), client.state);
     let tickets = tickets(client, &id);
-    let at = state.places().remove(&id).unwrap_or_default();
-    let due = at.iter().find_map(|place| if let Place::Due(due) = place { Some(*due) } else { None });
-    let ended = |place: &Place| at.contains(place);
+    let positions = state.positions().remove(&id).unwrap_or_default();
+    let due = positions.iter().find_map(|position| if let Position::Due(due) = position { Some(*due) } else { None });
+    let is_in = |position: &Position| positions.contains(position);
     let to = match (state.job.contains_key(&id), state.held.contains_key(&id)) {
         (false, _) => "none",
         (true, true) => "held",
-        _ if at.iter().any(|place| matches!(place, Place::Ready(_))) => "ready",
+        _ if positions.iter().any(|position| matches!(position, Position::Ready(_))) => "ready",
         _ if due.is_some() => "due",
-        _ if ended(&Place::Dead) => "dead",
-        _ if ended(&Place::Done) => "done",
+        _ if is_in(&Position::Dead) => "dead",
+        _ if is_in(&Position::Done) => "done",
         _ => "ready",
     };
     let until = state.dead.get(&id).or(state.done.get(&id)).copied();
@@ -40,15 +40,15 @@ pub fn mend(client: &mut Client<'_>, args: &mut Args) {
     args.add(key.clone().unwrap_or_default()).number(tickets.len());
     args.add_all(tickets);
     args.add_all(key.map(|key| format!("={key}")));
-    args.add_all(found(client, &id).iter().map(|member| [&b"~"[..], member].concat()));
+    args.add_all(index_members(client, &id).iter().map(|member| [&b"~"[..], member].concat()));
     if to == "none" {
         args.add("#1");
     }
 }
 
-/// Where the index names it.
-fn found(client: &Client<'_>, id: &[u8]) -> Vec<record_text::Bytes> {
-    client.state.find.keys().filter(|member| member.ends_with(id)).cloned().collect()
+/// Returns the job's members in the index.
+fn index_members(client: &Client<'_>, id: &[u8]) -> Vec<record_text::Bytes> {
+    client.state.job_index.keys().filter(|member| member.ends_with(id)).cloned().collect()
 }
 
 fn key(client: &Client<'_>, id: &[u8]) -> Option<String> {

@@ -1,23 +1,23 @@
-//! Arguments of settle: all outcomes, of jobs that are held as the node thinks, or not any more.
+//! Arguments of settle: all outcomes, for jobs that the node holds or has lost.
 
-use super::call::{Args, CHANNEL, Client};
+use super::call::{Args, CHANNEL, Call, Client};
 use super::random_state::{self, LEASE};
 use super::record_text::{self, Bytes, Meta};
 
-/// Outcomes in one settle, and entries without a record that the store lets go of at once.
-const MOST: usize = 1_000;
+/// Maximum number of outcomes in one settle, and of entries without a record that it releases.
+const OUTCOMES_MAX: usize = 1_000;
 const ORPHANS_MAX: usize = 100;
-/// Where each outcome is counted.
-const PLACES: [&str; 3] = ["01", "06", "40"];
+/// The counters of the outcomes.
+const COUNTERS: [&str; 3] = ["01", "06", "40"];
 
-/// What a node believes to hold.
+/// A hold as the node knows it.
 struct Hold {
     id: Bytes,
     value: Bytes,
     fence: i64,
     priority: u8,
     key: String,
-    /// As the claim said it.
+    /// From the claim.
     meta: Option<Meta>,
 }
 
@@ -28,11 +28,11 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     for hold in holds.into_iter().filter(|hold| hold.key.is_empty() && hold.meta.is_none()) {
         if client.rng.bool() { &mut acks } else { &mut kept }.push((hold.id, hold.value));
     }
-    // Entries whose record somebody has deleted are let go of under any flag: one of them is right.
+    // Entries with a deleted record are released under any flag, since one of them is right.
     for flag in b"0123abcd" {
         acks.extend(orphans.iter().map(|hold| (hold.id.clone(), record_text::held_value(node, hold.fence, *flag))));
     }
-    begin(client, node, &acks.len().to_string(), &kept.len().to_string(), acks.len() + kept.len(), args);
+    add_common(client, node, Some((acks.len(), kept.len())), acks.len() + kept.len(), args);
     let times: Vec<_> = kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()).collect();
     acks.extend(kept);
     args.add_all(acks.iter().map(|(id, _)| id));
@@ -42,11 +42,12 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     }
 }
 
-/// The ids of such a settle, and what each is said to be held under.
-pub fn acks(args: &[Bytes]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+/// Returns the ids of such a settle, each with its held value.
+pub fn acks(call: &Call) -> impl Iterator<Item = (&Bytes, &Bytes)> {
     let number = |arg: &Bytes| String::from_utf8_lossy(arg).parse().unwrap_or(0);
-    let (all, kept) = (number(&args[4]) + number(&args[5]), number(&args[5]));
-    let first = 9 + 2 * number(&args[8]);
+    let kept = number(call.arg("kept_count"));
+    let (all, first) = (number(call.arg("plain_count")) + kept, 2 * number(call.arg("counter_count")));
+    let args = call.rest();
     let runs = args[first + all + kept..].chunks_exact(2);
     args[first..first + all].iter().zip(runs.flat_map(move |run| std::iter::repeat_n(&run[1], number(&run[0]))))
 }
@@ -54,29 +55,32 @@ pub fn acks(args: &[Bytes]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
 /// All other outcomes.
 pub fn settle_others(client: &mut Client<'_>, node: &str, args: &mut Args) {
     let holds = holds(client, node).0;
-    begin(client, node, "", "", holds.len(), args);
-    holds.iter().for_each(|hold| other(client, node, hold, args));
+    add_common(client, node, None, holds.len(), args);
+    holds.iter().for_each(|hold| settle_one(client, node, hold, args));
 }
 
-/// How both begin, and what so many outcomes count; without a history nothing but bytes.
-fn begin(client: &mut Client<'_>, node: &str, plain: &str, kept: &str, all: usize, args: &mut Args) {
+/// Adds the common start of both, and the counters; without a history only bytes are counted.
+fn add_common(client: &mut Client<'_>, node: &str, acks: Option<(usize, usize)>, all: usize, args: &mut Args) {
     let history = client.rng.u8(..4) > 0;
-    let (places, code) = if history { (&PLACES[..], "01064000000002") } else { (&[][..], "------00000002") };
-    args.add(CHANNEL).add(node).number(3 * LEASE).add(plain).add(kept);
-    args.number(2 * all).add(code.repeat(all)).number(places.len());
-    for place in places {
-        args.add(place).number(all);
+    let (counters, code) = if history { (&COUNTERS[..], "01064000000002") } else { (&[][..], "------00000002") };
+    args.add(CHANNEL).add(node).number(3 * LEASE);
+    if let Some((plain, kept)) = acks {
+        args.number(plain).number(kept);
+    }
+    args.number(2 * all).add(code.repeat(all)).number(counters.len());
+    for counter in counters {
+        args.add(counter).number(all);
     }
 }
 
-/// What the node holds, what it held once, and what it never held; and what has no record any more.
+/// Returns jobs that the node holds, held before or never held, and jobs without a record.
 fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     let state = client.state;
     let (mut holds, mut orphans) = (Vec::new(), Vec::new());
     for (id, value) in &state.held {
         let (holder, mut fence, _) = record_text::read_held(value);
-        let mine = holder == node;
-        if holds.len() == MOST || client.rng.u8(..8) < if mine { 1 } else { 6 } {
+        let is_own = holder == node;
+        if holds.len() == OUTCOMES_MAX || client.rng.u8(..8) < if is_own { 1 } else { 6 } {
             continue;
         }
         if client.rng.u8(..8) == 0 {
@@ -102,15 +106,15 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     (holds, orphans)
 }
 
-/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group, result or kind that is put off, what the
-/// group is or when it was due before.
-fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
+/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group, result or deferred
+/// kind, description of the group or earlier due time.
+fn settle_one(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
     let one_more = |count: u32| (count + 1).min(record_text::COUNT_MAX);
     let failed = Meta { attempts: one_more(same.attempts), failures: one_more(same.failures), ..same };
     let failure = record_text::failure(failed.attempts, node);
-    let ticket = |in_trouble: bool| record_text::ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
-    // As in the schedule; now and then from a node that cannot read the record.
+    let ticket = |has_meta: bool| record_text::ticket(&hold.id, hold.priority, has_meta.then_some(same.turn));
+    // As in the schedule; sometimes from a node that cannot read the record.
     let later = record_text::due_ticket(&hold.id, &record_text::record(hold.priority, &hold.key, ""), Some(same.turn));
     let later = if client.rng.u8(..4) == 0 { [&ticket(true)[..], b" "].concat() } else { later };
     let due = format!("{:016}", client.now - 1);
@@ -131,15 +135,15 @@ fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     };
     args.add(&hold.key);
     match outcome {
-        // The group of what dies, or what is given.
+        // The group of a dead job, or the result.
         0..=3 => args.add(format!("{:016x}", client.rng.u8(1..4))).add("kind\toh"),
-        // The kind of what is put off, and when it was due before.
+        // The kind of a deferred job, and its earlier due time.
         _ => args.add(if client.rng.bool() { "kind" } else { "" }).add(format!("{:016}", same.due)),
     };
 }
 
-/// What attempts say, some of which the node does not hold.
-pub fn note(client: &mut Client<'_>, node: &str, args: &mut Args) {
+/// Progress of attempts, some of which the node does not hold.
+pub fn record_progress(client: &mut Client<'_>, node: &str, args: &mut Args) {
     for hold in holds(client, node).0 {
         let lines = if client.rng.u8(..10) == 0 { 120 } else { client.rng.usize(..4) };
         args.add(&hold.id).add(&hold.value).add(if client.rng.bool() { "progress" } else { "" }).number(lines);

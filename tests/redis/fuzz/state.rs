@@ -1,4 +1,4 @@
-//! What is in a queue's keys: written to a server, and read back.
+//! The content of a queue's keys: written to a server, and read back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub type Hash = BTreeMap<Bytes, Bytes>;
 pub type Scores = BTreeMap<Bytes, i64>;
 pub type Set = BTreeSet<Bytes>;
 
-/// Everything that a queue and the hall keep; `keys.rs` says what each is for.
+/// All data of a queue and of peers; `keys.rs` describes each key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     pub conf: Hash,
@@ -22,7 +22,7 @@ pub struct State {
     pub nodes: Hash,
     pub cron: Hash,
     pub history: Hash,
-    pub notes: Hash,
+    pub progress: Hash,
     pub groups: Hash,
     pub due: Scores,
     pub done: Scores,
@@ -31,27 +31,27 @@ pub struct State {
     pub since: Scores,
     pub idle: Scores,
     pub ticks: Scores,
-    pub find: Scores,
-    pub put_off: Scores,
+    pub job_index: Scores,
+    pub deferred: Scores,
     pub ready: [Vec<Bytes>; 4],
     pub stale: Set,
     pub gone: [Set; 2],
-    /// In the hall: the names of all queues.
+    /// The queue registry.
     pub queues: Set,
     pub locks: Hash,
-    pub places: Hash,
-    pub guests: Hash,
+    pub waiter_index: Hash,
+    pub peers: Hash,
     pub connections: Hash,
     pub tokens: Hash,
     pub kinds: Hash,
     pub audit: Vec<Bytes>,
-    pub line: Scores,
+    pub lock_waiters: Scores,
     pub presence: Scores,
 }
 
-/// Where a job is.
+/// The position of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum Position {
     Ready(usize),
     Due(i64),
     Held(String),
@@ -59,15 +59,15 @@ pub enum Place {
     Dead,
 }
 
-impl Place {
+impl Position {
     pub fn is_unfinished(&self) -> bool {
-        !matches!(self, Place::Done | Place::Dead)
+        !matches!(self, Position::Done | Position::Dead)
     }
 }
 
-/// All keys with their types and contents, in one step. Not by DUMP: what a server dumps of a hash changes when it
-/// merely makes room in it.
-pub const LOOK: &str = "
+/// Returns all keys with their types and contents atomically. DUMP is not usable: the dump of a hash changes when the
+/// server only resizes it.
+pub const QUERY: &str = "
 local all = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, {}
@@ -92,11 +92,11 @@ impl State {
             ("nodes", &mut self.nodes),
             ("cron", &mut self.cron),
             ("history", &mut self.history),
-            ("notes", &mut self.notes),
+            ("progress", &mut self.progress),
             ("groups", &mut self.groups),
             ("locks", &mut self.locks),
-            ("places", &mut self.places),
-            ("guests", &mut self.guests),
+            ("waiter_index", &mut self.waiter_index),
+            ("peers", &mut self.peers),
             ("connections", &mut self.connections),
             ("tokens", &mut self.tokens),
             ("kinds", &mut self.kinds),
@@ -112,9 +112,9 @@ impl State {
             ("since", &mut self.since),
             ("idle", &mut self.idle),
             ("ticks", &mut self.ticks),
-            ("find", &mut self.find),
-            ("put_off", &mut self.put_off),
-            ("line", &mut self.line),
+            ("job_index", &mut self.job_index),
+            ("deferred", &mut self.deferred),
+            ("lock_waiters", &mut self.lock_waiters),
             ("presence", &mut self.presence),
         ]
     }
@@ -135,7 +135,7 @@ impl State {
         [("stale", &mut self.stale), ("gone:1", first), ("gone:2", second), ("queues", &mut self.queues)]
     }
 
-    /// Makes this all that is on the server.
+    /// Replaces the content of the server by this state.
     pub fn write(&self, client: &mut Client) {
         let mut commands: Vec<Vec<Bytes>> = vec![vec!["FLUSHALL".into()]];
         let mut all = self.clone();
@@ -148,7 +148,11 @@ impl State {
             put("HSET", name, hash.iter().flat_map(|(field, value)| [field.clone(), value.clone()]).collect());
         }
         for (name, scores) in all.scores() {
-            put("ZADD", name, scores.iter().flat_map(|(member, at)| [at.to_string().into(), member.clone()]).collect());
+            put(
+                "ZADD",
+                name,
+                scores.iter().flat_map(|(member, score)| [score.to_string().into(), member.clone()]).collect(),
+            );
         }
         for (name, list) in all.lists() {
             put("RPUSH", name, list.clone());
@@ -160,39 +164,39 @@ impl State {
             client.send(command).expect("sends");
         }
         for command in &commands {
-            let answer = client.read().expect("answers");
-            assert!(!matches!(answer, Reply::Error(_)), "{}: {answer:?}", shown(&command.concat()));
+            let reply = client.read().expect("a reply");
+            assert!(!matches!(reply, Reply::Error(_)), "{}: {reply:?}", shown(&command.concat()));
         }
     }
 
-    /// Asks for all that is on the server; [`State::read`] takes the answer.
-    pub fn ask(client: &mut Client) {
-        client.send(&["EVAL", LOOK, "0"]).expect("sends");
+    /// Sends a query of all keys; [`State::read`] reads its reply.
+    pub fn send_query(client: &mut Client) {
+        client.send(&["EVAL", QUERY, "0"]).expect("sends");
     }
 
-    /// What is on the server. Fails if there is a key that no queue has.
+    /// Reads the content of the server. Fails if there is an unknown key.
     pub fn read(client: &mut Client) -> Result<State, String> {
         let mut state = State::default();
-        for entry in client.read().map_err(|why| why.to_string())?.list() {
+        for entry in client.read().map_err(|error| error.to_string())?.list() {
             let [name, kind, content] = entry.list() else { return Err(format!("not a key: {entry:?}")) };
             let (name, content) = (name.text(), content.list().iter().map(bytes).collect::<Vec<_>>());
-            let name = name.strip_prefix("{q}:").ok_or_else(|| format!("a key that is none of ours: {name}"))?;
+            let name = name.strip_prefix("{q}:").ok_or_else(|| format!("a foreign key: {name}"))?;
             let pairs = content.chunks(2).filter_map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone())));
-            let known = match kind.text().as_str() {
+            let is_known = match kind.text().as_str() {
                 "hash" => put(state.hashes(), name, pairs.collect()),
                 "zset" => put(state.scores(), name, pairs.map(|(member, score)| (member, number(&score))).collect()),
                 "list" => put(state.lists(), name, content),
                 "set" => put(state.sets(), name, content.into_iter().collect()),
                 _ => false,
             };
-            if !known {
-                return Err(format!("a key that no queue has: {name}, a {}", kind.text()));
+            if !is_known {
+                return Err(format!("an unknown key: {name}, a {}", kind.text()));
             }
         }
         Ok(state)
     }
 
-    /// For people: one line per key.
+    /// Returns a readable form with one line per key.
     pub fn shown(&self) -> String {
         let mut all = self.clone();
         let mut lines = vec!["the keys were:".to_owned()];
@@ -220,30 +224,36 @@ impl State {
         self.meta.get(id).and_then(|text| Meta::read(text))
     }
 
-    /// The tickets in the ready lists that stand for a job, each with its list. Of those of one name that is marked as
-    /// stale, one does not.
+    /// Returns the tickets of jobs in the ready lists, each with its list. Of several equal tickets marked as stale,
+    /// one is skipped.
     pub fn live(&self) -> Vec<(usize, &Bytes)> {
         let mut stale: BTreeSet<&Bytes> = self.stale.iter().collect();
-        let all = self.ready.iter().enumerate().flat_map(|(lane, list)| list.iter().map(move |ticket| (lane, ticket)));
+        let all = self
+            .ready
+            .iter()
+            .enumerate()
+            .flat_map(|(priority, list)| list.iter().map(move |ticket| (priority, ticket)));
         all.filter(|(_, ticket)| !stale.remove(ticket)).collect()
     }
 
-    /// Where each job is; one that is in order is in one place.
-    pub fn places(&self) -> BTreeMap<Bytes, Vec<Place>> {
-        let mut places: BTreeMap<Bytes, Vec<Place>> = BTreeMap::new();
-        let mut put = |id: &[u8], place: Place| places.entry(record_text::id_of(id).to_vec()).or_default().push(place);
-        self.live().into_iter().for_each(|(lane, ticket)| put(ticket, Place::Ready(lane)));
-        self.due.iter().for_each(|(ticket, at)| put(ticket, Place::Due(*at)));
-        self.held.iter().for_each(|(id, value)| put(id, Place::Held(record_text::read_held(value).0)));
-        self.done.keys().for_each(|id| put(id, Place::Done));
-        self.dead.keys().for_each(|id| put(id, Place::Dead));
-        places
+    /// Returns the positions of each job; a sound job has one.
+    pub fn positions(&self) -> BTreeMap<Bytes, Vec<Position>> {
+        let mut positions: BTreeMap<Bytes, Vec<Position>> = BTreeMap::new();
+        let mut put = |id: &[u8], position: Position| {
+            positions.entry(record_text::id_of(id).to_vec()).or_default().push(position)
+        };
+        self.live().into_iter().for_each(|(priority, ticket)| put(ticket, Position::Ready(priority)));
+        self.due.iter().for_each(|(ticket, due)| put(ticket, Position::Due(*due)));
+        self.held.iter().for_each(|(id, value)| put(id, Position::Held(record_text::read_held(value).0)));
+        self.done.keys().for_each(|id| put(id, Position::Done));
+        self.dead.keys().for_each(|id| put(id, Position::Dead));
+        positions
     }
 }
 
-/// Puts what was read where it belongs; answers whether there is such a place.
+/// Stores the content of a key; returns whether the key is known.
 fn put<T, const N: usize>(fields: [(&'static str, &mut T); N], name: &str, content: T) -> bool {
-    let field = fields.into_iter().find(|(known, _)| *known == name);
+    let field = fields.into_iter().find(|(other, _)| *other == name);
     field.map(|(_, field)| *field = content).is_some()
 }
 

@@ -1,9 +1,10 @@
-//! Jobs from one worker to another: when one dies, and when one goes in good order.
+//! Handover of jobs between workers, after a crash and after a clean stop.
 
 use std::time::{Duration, Instant};
 
 use duly::store::Claim;
-use duly::{Duly, Event, JobId, Node, Push, RunSummary, State};
+use duly::store::Node;
+use duly::{Duly, Event, JobId, Push, RunSummary, State};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -20,11 +21,11 @@ on_each![
 
 const JOBS: usize = 10;
 const LEASE: Duration = Duration::from_secs(1);
-/// What users are told, and what a loaded machine is allowed.
+/// The documented time, and the limit for a loaded machine.
 const GOAL: Duration = Duration::from_millis(1_500);
 const ALLOWED: Duration = Duration::from_secs(15);
 
-/// A running worker, and what it tells.
+/// A running worker and its events.
 struct Running {
     stop: CancellationToken,
     run: JoinHandle<duly::Result<RunSummary>>,
@@ -32,37 +33,38 @@ struct Running {
 }
 
 impl Running {
-    /// A worker whose jobs take as long as they are let.
-    async fn start(duly: &Duly, grace: Duration, ends: bool) -> Running {
-        let (tell, started) = mpsc::unbounded_channel();
-        let (joined, mut here) = mpsc::unbounded_channel();
+    /// Starts a worker whose jobs end at once or never.
+    async fn start(duly: &Duly, grace: Duration, complete: bool) -> Running {
+        let (sender, started) = mpsc::unbounded_channel();
+        let (joined, mut joins) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let worker = duly
             .worker()
             .queue("default", JOBS)
             .grace(grace)
             .on_kind("long", move |_| async move {
-                if !ends {
+                if !complete {
                     std::future::pending::<()>().await;
                 }
             })
             .on_event(move |event| match event {
                 Event::Joined { .. } => drop(joined.send(())),
-                Event::Started { held, .. } => drop(tell.send((held.job.id, Instant::now()))),
+                Event::Started { held, .. } => drop(sender.send((held.job.id, Instant::now()))),
                 _ => {}
             });
         let run = tokio::spawn(worker.run_until(stop.clone()));
-        tokio::time::timeout(LONG, here.recv()).await.expect("in time").expect("joins");
+        tokio::time::timeout(LONG, joins.recv()).await.expect("in time").expect("joins");
         Running { stop, run, started }
     }
 
-    /// The next jobs that start, in the order of their ids; and when the last one did.
-    async fn starts(&mut self, count: usize) -> (Vec<JobId>, Instant) {
+    /// Waits for the next jobs to start. Returns their sorted ids, and the time of the last start.
+    async fn wait_for_starts(&mut self, count: usize) -> (Vec<JobId>, Instant) {
         let (mut ids, mut last) = (Vec::new(), Instant::now());
         while ids.len() < count {
-            let (id, at) = tokio::time::timeout(LONG, self.started.recv()).await.expect("in time").expect("works");
+            let (id, started_at) =
+                tokio::time::timeout(LONG, self.started.recv()).await.expect("in time").expect("works");
             ids.push(id);
-            last = at;
+            last = started_at;
         }
         ids.sort();
         (ids, last)
@@ -70,7 +72,7 @@ impl Running {
 
     async fn end(self) -> RunSummary {
         self.stop.cancel();
-        tokio::time::timeout(LONG, self.run).await.expect("in time").expect("no panic").expect("ends well")
+        tokio::time::timeout(LONG, self.run).await.expect("in time").expect("no panic").expect("complete well")
     }
 }
 
@@ -81,54 +83,54 @@ async fn push_all(duly: &Duly) -> Vec<JobId> {
     ids
 }
 
-/// A worker that is cut off from the server, while another is well.
-async fn what_a_worker_without_a_server_held_starts_elsewhere(binary: Binary) {
+/// One worker is disconnected from the server while another is connected.
+async fn jobs_of_a_disconnected_worker_start_elsewhere(binary: Binary) {
     let server = durable(binary).start();
     let proxy = Proxy::start(server.port());
     let (near, far) = (format!("{}?lease=1s", server.url()), format!("redis://{}?lease=1s", proxy.address()));
     let (near, far) = (open(near).await, open(far).await);
     let ids = push_all(&near).await;
     let mut cut_off = Running::start(&far, Duration::ZERO, false).await;
-    assert_eq!(cut_off.starts(JOBS).await.0, ids);
+    assert_eq!(cut_off.wait_for_starts(JOBS).await.0, ids);
     let mut survivor = Running::start(&near, LONG, true).await;
-    // Who takes from another must have been in contact for a whole lease himself.
+    // A node may take jobs back only after a whole lease of contact.
     tokio::time::sleep(LEASE * 2).await;
 
-    let cut = Instant::now();
+    let cut_at = Instant::now();
     proxy.refuse();
     proxy.cut();
-    let (started, last) = survivor.starts(JOBS).await;
-    let took = last - cut;
-    println!("{binary:?}: {JOBS} jobs of a silent node started after {took:?}; the goal is {GOAL:?}");
+    let (started, last) = survivor.wait_for_starts(JOBS).await;
+    let elapsed = last - cut_at;
+    println!("{binary:?}: {JOBS} jobs of a silent node started after {elapsed:?}; the goal is {GOAL:?}");
     assert_eq!(started, ids);
-    assert!(took < ALLOWED, "took {took:?}");
-    assert!(took >= LEASE / 3, "not before its lease was over: {took:?}");
+    assert!(elapsed < ALLOWED, "elapsed {elapsed:?}");
+    assert!(elapsed >= LEASE / 3, "not before its lease was over: {elapsed:?}");
     until("all are done", async || near.counts().await.expect("counts")[0].done == JOBS as u64).await;
     for id in ids {
-        let record = near.get(id).await.expect("looks").expect("is there");
+        let record = near.get(id).await.expect("a reply").expect("is there");
         assert_eq!((record.state, record.crashes, record.attempts), (State::Done, 1, 0));
     }
     assert_eq!(survivor.end().await.acked, JOBS as u64);
 
-    // It comes back, and learns that nothing of it is its own any more.
+    // It reconnects, and learns that it has lost all its jobs.
     proxy.accept();
-    let tally = cut_off.end().await;
-    assert_eq!((tally.acked, tally.released), (0, 0), "{tally:?}");
+    let summary = cut_off.end().await;
+    assert_eq!((summary.acked, summary.released), (0, 0), "{summary:?}");
     assert_eq!(near.counts().await.expect("counts")[0].done, JOBS as u64);
 }
 
 #[tokio::test]
 async fn jobs_of_a_disconnected_worker_start_elsewhere_on_redis() {
-    what_a_worker_without_a_server_held_starts_elsewhere(Binary::Redis).await;
+    jobs_of_a_disconnected_worker_start_elsewhere(Binary::Redis).await;
 }
 
 #[tokio::test]
 async fn jobs_of_a_disconnected_worker_start_elsewhere_on_valkey() {
-    what_a_worker_without_a_server_held_starts_elsewhere(Binary::Valkey).await;
+    jobs_of_a_disconnected_worker_start_elsewhere(Binary::Valkey).await;
 }
 
-/// Says again what a push has said when it put a job into somebody's hands.
-const AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
+/// Repeats the message with which a push delivered a job.
+const DELIVER_AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
     local word = held[2]:sub(38, 53) .. held[1] .. redis.call('HGET', KEYS[2], held[1])
     return redis.call('SPUBLISH', ARGV[1] .. held[2]:sub(1, 36) .. ':long', word)";
 
@@ -136,73 +138,73 @@ const AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
 async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
-    let listening = || server.ask(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
-    let waits = || !server.ask(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
+    let subscriptions = || server.ask(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
+    let has_idle_node = || !server.ask(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
     let mut busy = Running::start(&duly, Duration::ZERO, false).await;
-    until("it waits", async || waits()).await;
+    until("it has_idle_node", async || has_idle_node()).await;
 
     let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
-    assert_eq!(busy.starts(1).await.0, [first]);
+    assert_eq!(busy.wait_for_starts(1).await.0, [first]);
     let keys = ["duly:queue:{default}:held", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
-    assert_eq!(server.ask(&["EVAL", AGAIN, "2", keys[0], keys[1], keys[2]]).text(), "1", "it was put into its hands");
+    assert_eq!(server.ask(&["EVAL", DELIVER_AGAIN, "2", keys[0], keys[1], keys[2]]).text(), "1", "it was delivered");
     let second = duly.push(Push::new("long", "2")).await.expect("pushes").id();
-    assert_eq!(busy.starts(1).await.0, [second], "and not the first again");
-    assert_eq!(listening(), 2, "for wakes, and for jobs of its kind");
+    assert_eq!(busy.wait_for_starts(1).await.0, [second], "and not the first again");
+    assert_eq!(subscriptions(), 2, "for wakes, and for jobs of its kind");
     assert_eq!(busy.end().await.released, 2);
-    assert_eq!(listening(), 0);
+    assert_eq!(subscriptions(), 0);
 }
 
-/// A node that beats once and never again.
+/// A node that sends one heartbeat and no more.
 async fn jobs_of_a_silent_node_start_elsewhere(location: Location) {
     let duly = open(location.with("lease=1s")).await;
     let ids = push_all(&duly).await;
     let (store, mut node) = (duly.store(), Node::fresh(vec!["default".into()]));
     node.lease = LEASE;
-    store.heartbeat(&node).await.expect("beats");
-    let silent = Instant::now();
+    store.heartbeat(&node).await.expect("sends a heartbeat");
+    let last_heartbeat = Instant::now();
     let claim = Claim { queue: "default".into(), max: JOBS, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), JOBS);
     let mut survivor = Running::start(&duly, LONG, true).await;
-    let (started, last) = survivor.starts(JOBS).await;
-    println!("{JOBS} jobs of a silent node started {:?} after its last beat", last - silent);
+    let (started, last) = survivor.wait_for_starts(JOBS).await;
+    println!("{JOBS} jobs of a silent node started {:?} after its last heartbeat", last - last_heartbeat);
     assert_eq!(started, ids);
-    assert!(last - silent < ALLOWED && last - silent >= LEASE, "after {:?}", last - silent);
+    assert!(last - last_heartbeat < ALLOWED && last - last_heartbeat >= LEASE, "after {:?}", last - last_heartbeat);
     survivor.end().await;
 }
 
-/// Long before any lease is over.
-const UNHURRIED: &str = "lease=60s";
+/// Long before any lease expires.
+const LONG_LEASE: &str = "lease=60s";
 
 async fn stopped_worker_hands_its_jobs_over_at_once(location: Location) {
-    let (one, other) = (open(location.with(UNHURRIED)).await, open(location.with(UNHURRIED)).await);
+    let (one, other) = (open(location.with(LONG_LEASE)).await, open(location.with(LONG_LEASE)).await);
     let ids = push_all(&one).await;
-    let mut leaver = Running::start(&one, Duration::from_millis(20), false).await;
-    assert_eq!(leaver.starts(JOBS).await.0, ids);
-    let mut heir = Running::start(&other, LONG, true).await;
+    let mut leaving = Running::start(&one, Duration::from_millis(20), false).await;
+    assert_eq!(leaving.wait_for_starts(JOBS).await.0, ids);
+    let mut successor = Running::start(&other, LONG, true).await;
     let stopped = Instant::now();
-    assert_eq!(leaver.end().await.released, JOBS as u64);
-    let (started, last) = heir.starts(JOBS).await;
+    assert_eq!(leaving.end().await.released, JOBS as u64);
+    let (started, last) = successor.wait_for_starts(JOBS).await;
     println!("handed over within {:?}", last - stopped);
     assert_eq!(started, ids);
-    assert!(last - stopped < ALLOWED, "took {:?}", last - stopped);
-    assert_eq!(heir.end().await.acked, JOBS as u64);
-    let record = one.get(ids[0]).await.expect("looks").expect("is there");
+    assert!(last - stopped < ALLOWED, "elapsed {:?}", last - stopped);
+    assert_eq!(successor.end().await.acked, JOBS as u64);
+    let record = one.get(ids[0]).await.expect("a reply").expect("is there");
     assert_eq!((record.attempts, record.crashes), (0, 0), "neither an attempt nor a crash");
 }
 
 async fn dropped_worker_hands_its_jobs_over_at_once(location: Location) {
-    let (one, other) = (open(location.with(UNHURRIED)).await, open(location.with(UNHURRIED)).await);
+    let (one, other) = (open(location.with(LONG_LEASE)).await, open(location.with(LONG_LEASE)).await);
     let ids = push_all(&one).await;
     let mut dropped = Running::start(&one, LONG, false).await;
-    assert_eq!(dropped.starts(JOBS).await.0, ids);
-    let mut heir = Running::start(&other, LONG, true).await;
-    // Idle first: it is woken, or it would learn of it only with its next beat.
+    assert_eq!(dropped.wait_for_starts(JOBS).await.0, ids);
+    let mut successor = Running::start(&other, LONG, true).await;
+    // Idle first: it is woken, and does not learn of the jobs by its next heartbeat only.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let stopped = Instant::now();
     dropped.run.abort();
-    let (started, last) = heir.starts(JOBS).await;
+    let (started, last) = successor.wait_for_starts(JOBS).await;
     println!("taken over within {:?}", last - stopped);
     assert_eq!(started, ids);
-    assert!(last - stopped < ALLOWED, "took {:?}", last - stopped);
-    heir.end().await;
+    assert!(last - stopped < ALLOWED, "elapsed {:?}", last - stopped);
+    successor.end().await;
 }

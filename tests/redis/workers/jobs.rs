@@ -1,11 +1,14 @@
-//! Jobs from push to handler: their args, their order, their time.
+//! Jobs from push to handler: args, order and start time.
 
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use duly::admin::HistoryQuery;
+use duly::bounds::ARGS_BYTES_MAX;
 use duly::store::Claim;
-use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, HistoryQuery, Node, Priority, Push, State};
+use duly::store::Node;
+use duly::{Ctx, Event, Filter, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -22,16 +25,19 @@ on_each![
     draining_worker_takes_back_from_dead_nodes,
 ];
 
-type Seen = Arc<Mutex<Vec<String>>>;
+type RecordedArgs = Arc<Mutex<Vec<String>>>;
 
-/// Notes the args that a handler gets, once so many attempts have failed.
-fn note(seen: &Seen, failures: u32) -> impl Fn(Ctx) -> Ready<Result<(), &'static str>> + Send + Sync + 'static {
-    let seen = seen.clone();
+/// Returns a handler that records the args of a job, after this many failed attempts.
+fn record_args(
+    recorded: &RecordedArgs,
+    failures: u32,
+) -> impl Fn(Ctx) -> Ready<Result<(), &'static str>> + Send + Sync + 'static {
+    let recorded = recorded.clone();
     move |ctx: Ctx| {
         if ctx.attempt() <= failures {
             return ready(Err("not yet"));
         }
-        seen.lock().expect("nobody panics with it").push(ctx.job().args.clone());
+        recorded.lock().expect("no thread panics while holding it").push(ctx.job().args.clone());
         ready(Ok(()))
     }
 }
@@ -54,16 +60,16 @@ async fn args_survive_byte_for_byte(location: Location) {
     ];
     let ids = duly.push_all(args.map(|args| Push::new("note", args))).await.expect("pushes");
     for (pushed, args) in ids.iter().zip(args) {
-        assert_eq!(duly.get(pushed.id()).await.expect("looks").expect("is there").job.args, args);
+        assert_eq!(duly.get(pushed.id()).await.expect("a reply").expect("is there").job.args, args);
     }
     let listed = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
     assert!(listed.iter().map(|record| &record.job.args).eq(args), "as pushed, in order");
-    // Through a retry: what changes is kept apart from what was pushed.
-    let seen = Seen::default();
+    // Through a retry, since the store keeps changing fields apart from pushed ones.
+    let recorded = RecordedArgs::default();
     let worker = duly.worker().concurrency(1).default_retry(duly::Retry::fixed(Duration::ZERO));
-    let tally = worker.on_kind("note", note(&seen, 1)).drain().await;
-    assert_eq!(tally.expect("drains").acked, args.len() as u64);
-    assert!(seen.lock().expect("nobody panics with it").iter().eq(args.iter()));
+    let summary = worker.on_kind("note", record_args(&recorded, 1)).drain().await;
+    assert_eq!(summary.expect("drains").acked, args.len() as u64);
+    assert!(recorded.lock().expect("no thread panics while holding it").iter().eq(args.iter()));
 }
 
 async fn urgent_jobs_start_first(location: Location) {
@@ -74,23 +80,23 @@ async fn urgent_jobs_start_first(location: Location) {
         duly.push(if n < 4 { push.after(Duration::from_millis(1)) } else { push }).await.expect("pushes");
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let seen = Seen::default();
-    duly.worker().concurrency(1).on_kind("note", note(&seen, 0)).drain().await.expect("drains");
-    let seen = seen.lock().expect("nobody panics with it");
+    let recorded = RecordedArgs::default();
+    duly.worker().concurrency(1).on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");
+    let recorded = recorded.lock().expect("no thread panics while holding it");
     let expected = Priority::ALL.into_iter().enumerate().flat_map(|(rank, priority)| {
-        // Those that fell due went behind those that were ready.
+        // Jobs that became due were appended behind the ready ones.
         [7 - rank, 11 - rank, 3 - rank].map(|n| format!("\"{priority} {n}\""))
     });
-    assert_eq!(*seen, expected.collect::<Vec<_>>());
+    assert_eq!(*recorded, expected.collect::<Vec<_>>());
 }
 
 async fn jobs_start_at_due_and_not_before(location: Location) {
     let duly = open(&location.url).await;
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut starts) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().concurrency(50).on_kind("due", |_| async {}).on_event(move |event| {
-        if let Event::Started { held, lateness: late } = event {
-            let _ = tell.send((held.due, *late, SystemTime::now()));
+        if let Event::Started { held, lateness } = event {
+            let _ = sender.send((held.due, *lateness, SystemTime::now()));
         }
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
@@ -101,24 +107,25 @@ async fn jobs_start_at_due_and_not_before(location: Location) {
         if n % 2 == 0 { job.after(wait) } else { job.at(base + wait) }
     });
     duly.push_all(jobs).await.expect("pushes");
-    let mut lates = Vec::new();
+    let mut latenesses = Vec::new();
     for _ in 0..40 {
-        let (due, late, started) = tokio::time::timeout(LONG, told.recv()).await.expect("in time").expect("works");
+        let (due, lateness, started) =
+            tokio::time::timeout(LONG, starts.recv()).await.expect("in time").expect("works");
         assert!(started >= due, "started {:?} early", due.duration_since(started));
-        lates.push(late);
+        latenesses.push(lateness);
     }
-    lates.sort();
-    println!("claimed {:?} after due (median), {:?} (longest)", lates[20], lates[39]);
-    assert!(lates[39] < Duration::from_secs(5), "{lates:?}");
+    latenesses.sort();
+    println!("claimed {:?} after due (median), {:?} (longest)", latenesses[20], latenesses[39]);
+    assert!(latenesses[39] < Duration::from_secs(5), "{latenesses:?}");
     stop.cancel();
     assert_eq!(run.await.expect("no panic").expect("ends well").acked, 40);
 }
 
-/// A push that needs no script writes its own idea of the store's time: it must never be ahead of it.
+/// A push without a script estimates the store's time. The estimate must never be ahead of it.
 async fn job_is_not_claimed_before_due(location: Location) {
     let (pusher, claimer) = (open(&location.url).await, open(&location.url).await);
     let (store, node) = (claimer.store(), Node::fresh(vec!["default".into()]));
-    store.heartbeat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("sends a heartbeat");
     for n in 0..60 {
         let push = Push::new("due", "{}");
         let push = if n % 3 == 0 { push.after(Duration::from_micros(200)) } else { push };
@@ -140,9 +147,9 @@ async fn retries_and_burials_keep_their_errors(location: Location) {
         .worker()
         .default_retry(duly::Retry::fixed(Duration::ZERO))
         .on_kind("fails", |ctx: Ctx| async move { Err::<(), _>(format!("oh {} ü", ctx.attempt())) });
-    let tally = worker.drain().await.expect("drains");
-    assert_eq!((tally.retried, tally.buried), (2, 1));
-    let record = duly.get(id).await.expect("looks").expect("is there");
+    let summary = worker.drain().await.expect("drains");
+    assert_eq!((summary.retried, summary.buried), (2, 1));
+    let record = duly.get(id).await.expect("a reply").expect("is there");
     let errors: Vec<(u32, &str)> = record.failures.iter().map(|f| (f.attempt, f.error.as_str())).collect();
     assert_eq!((record.state, record.attempts), (State::Dead, 3));
     assert_eq!(errors, [(1, "oh 1 ü"), (2, "oh 2 ü"), (3, "oh 3 ü")]);
@@ -151,40 +158,44 @@ async fn retries_and_burials_keep_their_errors(location: Location) {
 
 async fn counts_work_without_history(location: Location) {
     let (off, on) = (open(location.with("history=off")).await, open(&location.url).await);
-    let seen = Seen::default();
+    let recorded = RecordedArgs::default();
     for n in 0..20 {
         let push = Push::new("note", n.to_string()).keep(Duration::from_secs(60));
-        // By every way in: alone, together, later, with a key.
+        // By every path: alone, in a batch, later, with a unique key.
         let push = if n % 3 == 0 { push.unique(format!("key {n}")) } else { push };
         off.push(if n % 5 == 0 { push.after(Duration::from_millis(1)) } else { push }).await.expect("pushes");
     }
     off.push_all((0..10).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
-    off.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
-    assert!(on.history(HistoryQuery::default()).await.expect("tells").points.is_empty());
+    off.worker().on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");
+    assert!(on.history(HistoryQuery::default()).await.expect("a report").points.is_empty());
     on.push(Push::new("note", "1")).await.expect("pushes");
-    assert_eq!(off.history(HistoryQuery::default()).await.expect("tells").total().pushed, 1, "others may keep one");
+    assert_eq!(
+        off.history(HistoryQuery::default()).await.expect("a report").total().pushed,
+        1,
+        "other handles may keep a history"
+    );
     let counts = &on.counts().await.expect("counts")[0];
     assert_eq!(counts.bytes, counts.ready + counts.scheduled);
     assert!(on.verify().await.expect("verifies").violations.is_empty());
 }
 
-/// It has to be there for a whole lease before it may.
+/// It must be in contact for a whole lease first.
 async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     let duly = open(&format!("{}&lease=1s", location.url)).await;
     duly.push(Push::new("note", "1")).await.expect("pushes");
     let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));
     dead.lease = Duration::from_secs(1);
-    store.heartbeat(&dead).await.expect("beats");
+    store.heartbeat(&dead).await.expect("sends a heartbeat");
     let claim = Claim { queue: "default".to_owned(), max: 1, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
-    let lives = async || duly.nodes().await.expect("looks").iter().any(|node| node.id == dead.id && node.alive);
-    let ends = async {
-        while lives().await {
+    let is_alive = async || duly.nodes().await.expect("a reply").iter().any(|node| node.id == dead.id && node.alive);
+    let lease_end = async {
+        while is_alive().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LONG, ends).await.expect("its lease ends");
-    let seen = Seen::default();
-    let tally = duly.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
-    assert_eq!(tally.acked, 1, "what it held was taken back, and run");
+    tokio::time::timeout(LONG, lease_end).await.expect("its lease expires");
+    let recorded = RecordedArgs::default();
+    let summary = duly.worker().on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");
+    assert_eq!(summary.acked, 1, "its job was taken back and run");
 }

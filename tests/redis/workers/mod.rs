@@ -1,4 +1,4 @@
-//! The life of workers on real servers: what is theirs alone is in `worker`, what every store promises in `contract`.
+//! Workers on real servers. Tests of the worker alone are in `behaviour`, those of all stores in `contract`.
 
 mod delivery;
 mod handover;
@@ -6,10 +6,10 @@ mod jobs;
 mod partial_pushes;
 mod unreadable_records;
 
-use crate::helpers::apart;
+use crate::helpers::own_prefix;
 use test_support::servers::{self, Reply};
 
-/// Where a case runs.
+/// The server and prefix of a test.
 #[derive(Clone)]
 struct Location {
     kind: Kind,
@@ -24,29 +24,29 @@ enum Kind {
 }
 
 impl Location {
-    /// Under a prefix of its own.
+    /// Creates a location with its own prefix.
     fn new(kind: Kind) -> Location {
         let url = match kind {
             Kind::Redis => servers::redis().url(),
             Kind::Valkey => servers::valkey().url(),
             Kind::Cluster => servers::cluster().url(),
         };
-        Location { kind, url: apart(&url) }
+        Location { kind, url: own_prefix(&url) }
     }
 
-    /// The URL with another option.
+    /// Returns the URL with one more option.
     fn with(&self, option: &str) -> String {
         format!("{}&{option}", self.url)
     }
 
-    /// A key of the queue `default`.
-    fn key(&self, what: &str) -> String {
+    /// Returns a key of the queue `default`.
+    fn key(&self, name: &str) -> String {
         let prefix = self.url.split("prefix=").nth(1).expect("a prefix");
-        format!("{prefix}:queue:{{default}}:{what}")
+        format!("{prefix}:queue:{{default}}:{name}")
     }
 
-    /// Asks the server that has this key, behind duly's back.
-    fn ask(&self, command: &str, key: &str, args: &[&[u8]]) -> Reply {
+    /// Sends a command directly to the server that has this key.
+    fn send(&self, command: &str, key: &str, args: &[&[u8]]) -> Reply {
         let command = [&[command.as_bytes(), key.as_bytes()], args].concat();
         match self.kind {
             Kind::Redis => servers::redis().ask(&command),
@@ -59,7 +59,7 @@ impl Location {
     }
 }
 
-/// Expands each case once per kind of server, so that a failure reads `on_cluster::args_survive_byte_for_byte`.
+/// Expands each test once per kind of server; a failure reads `on_cluster::args_survive_byte_for_byte`.
 macro_rules! on_each {
     ($($case:ident),* $(,)?) => {
         mod on_redis { $(

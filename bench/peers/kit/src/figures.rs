@@ -1,11 +1,11 @@
-//! What a peer prints.
+//! The output of a peer.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One line of JSON; what a verb does not measure is left out.
+/// One line of JSON; omits figures that a verb does not measure.
 #[derive(Debug, Default, Serialize)]
 pub struct Figures {
     pub peer: &'static str,
@@ -13,10 +13,10 @@ pub struct Figures {
     pub seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_s: Option<f64>,
-    /// The most memory that the process has had.
+    /// The peak memory of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_mb: Option<f64>,
-    /// How many of the jobs have run before patience ended.
+    /// The jobs that ran before the timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ran: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,14 +28,14 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn rate(peer: &'static str, jobs: usize, took: Duration) -> Self {
-        let seconds = took.as_secs_f64();
+    pub(crate) fn rate(peer: &'static str, jobs: usize, duration: Duration) -> Self {
+        let seconds = duration.as_secs_f64();
         Figures { peer, jobs, seconds, per_s: Some(jobs as f64 / seconds), ..Figures::default() }
     }
 
-    pub(crate) fn times(peer: &'static str, jobs: usize, took: Duration, mut millis: Vec<f64>) -> Self {
+    pub(crate) fn times(peer: &'static str, jobs: usize, duration: Duration, mut millis: Vec<f64>) -> Self {
         millis.sort_by(f64::total_cmp);
-        // The smallest sample that at least so many percent do not exceed.
+        // The smallest sample that at least this percentage does not exceed.
         let percentile = |percent: f64| {
             let rank = (percent / 100.0 * millis.len() as f64).ceil() as usize;
             millis.get(rank.max(1) - 1).copied()
@@ -43,7 +43,7 @@ impl Figures {
         Figures {
             peer,
             jobs,
-            seconds: took.as_secs_f64(),
+            seconds: duration.as_secs_f64(),
             ran: Some(millis.len()),
             p50_ms: percentile(50.0),
             p99_ms: percentile(99.0),

@@ -1,20 +1,19 @@
-//! Peers that lock: one that nobody else wants, and ones that somebody in another process waits for.
+//! Peers that provide locks: uncontended locks, and hand-overs to a waiter in another process.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::Figures;
-use crate::start_reports::{PATIENCE, Worker, monotonic_us, step, tell};
+use crate::start_reports::{START_TIMEOUT, Worker, monotonic_us, pause_before, report_start};
 
-/// How long every lock lasts.
+/// The TTL of every lock.
 pub const LOCK_TTL: Duration = Duration::from_secs(30);
-/// So many are taken before the measuring begins.
-const WARM: usize = 5;
-/// The lock that nobody else wants.
-const LONE: &str = "lone";
-/// From the start of a wait until it is said to be under way.
-const SETTLING: Duration = Duration::from_millis(500);
+/// Locks before the measurement begins.
+const WARMUP_LOCKS: usize = 5;
+const UNCONTENDED_LOCK: &str = "uncontended";
+/// The delay from the start of a wait until it counts as started.
+const WAIT_DELAY: Duration = Duration::from_millis(500);
 
 /// A peer's own library.
 #[allow(async_fn_in_trait)]
@@ -24,17 +23,17 @@ pub trait Locker: Sized {
 
     async fn connect(url: &str) -> Result<Self>;
 
-    /// Takes a lock, however long that takes.
+    /// Acquires a lock without a timeout.
     async fn lock(&mut self, name: &str) -> Result<Self::Held>;
 
     async fn unlock(&mut self, held: Self::Held) -> Result<()>;
 }
 
-/// The whole of a peer's `main`.
+/// The complete `main` of a peer.
 pub async fn lock_main<L: Locker>() -> Result<()> {
-    let url = std::env::var("REDIS_URL").context("REDIS_URL says where Redis is")?;
-    let given: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = given.iter().map(String::as_str).collect();
+    let url = std::env::var("REDIS_URL").context("REDIS_URL is not set")?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let figures = match words[..] {
         ["lock", locks] => lock::<L>(&url, locks.parse()?).await?,
         ["hand-over", locks] => hand_over::<L>(&url, locks.parse()?).await?,
@@ -50,33 +49,35 @@ async fn lock<L: Locker>(url: &str, locks: usize) -> Result<Figures> {
     let mut peer = L::connect(url).await?;
     let mut millis = Vec::new();
     let begin = Instant::now();
-    for at in 0..WARM + locks {
+    for index in 0..WARMUP_LOCKS + locks {
         let begin = Instant::now();
-        let held = peer.lock(LONE).await?;
+        let held = peer.lock(UNCONTENDED_LOCK).await?;
         peer.unlock(held).await?;
-        if at >= WARM {
+        if index >= WARMUP_LOCKS {
             millis.push(begin.elapsed().as_secs_f64() * 1_000.0);
         }
     }
     Ok(Figures::times(L::NAME, locks, begin.elapsed(), millis))
 }
 
-/// From the call of the release until another process, which has waited for it, holds the lock.
+/// Measures from the call of the release until a waiter in another process holds the lock.
 async fn hand_over<L: Locker>(url: &str, locks: usize) -> Result<Figures> {
     let mut peer = L::connect(url).await?;
-    let mut held = peer.lock(&name(0)).await?;
+    let mut held = peer.lock(&lock_name(0)).await?;
     let mut taker = Worker::start(&["take"]).await?;
     let mut millis = Vec::new();
     let begin = Instant::now();
-    for no in 0..WARM + locks {
-        // Before the other one can get there.
-        let next = peer.lock(&name(no + 1)).await?;
-        tokio::time::sleep(step(no)).await;
+    for number in 0..WARMUP_LOCKS + locks {
+        // Acquires the next lock before the child can.
+        let next = peer.lock(&lock_name(number + 1)).await?;
+        tokio::time::sleep(pause_before(number)).await;
         let called = monotonic_us();
         peer.unlock(held).await?;
-        let start = tokio::time::timeout(PATIENCE, taker.next_start()).await.context("a lock is not got")??;
-        ensure!(start.no == no, "lock {} was got instead of {no}", start.no);
-        if no >= WARM {
+        let start = tokio::time::timeout(START_TIMEOUT, taker.next_start())
+            .await
+            .context("the child does not acquire the lock")??;
+        ensure!(start.number == number, "lock {} was acquired instead of {number}", start.number);
+        if number >= WARMUP_LOCKS {
             millis.push((start.monotonic_us as f64 - called as f64) / 1_000.0);
         }
         held = next;
@@ -84,16 +85,16 @@ async fn hand_over<L: Locker>(url: &str, locks: usize) -> Result<Figures> {
     Ok(Figures::times(L::NAME, locks, begin.elapsed(), millis))
 }
 
-fn name(no: usize) -> String {
-    format!("handed:{no}")
+fn lock_name(number: usize) -> String {
+    format!("handed:{number}")
 }
 
 async fn take<L: Locker>(url: &str) -> Result<()> {
     let mut peer = L::connect(url).await?;
     println!("ready");
-    for no in 0.. {
-        let held = peer.lock(&name(no)).await?;
-        tell(no);
+    for number in 0.. {
+        let held = peer.lock(&lock_name(number)).await?;
+        report_start(number);
         peer.unlock(held).await?;
     }
     Ok(())
@@ -102,12 +103,12 @@ async fn take<L: Locker>(url: &str) -> Result<()> {
 /// Waits for a lock that it holds itself.
 async fn wait<L: Locker>(url: &str) -> Result<()> {
     let mut peer = L::connect(url).await?;
-    let _held = peer.lock(LONE).await?;
+    let _held = peer.lock(UNCONTENDED_LOCK).await?;
     let ready = async {
-        tokio::time::sleep(SETTLING).await;
+        tokio::time::sleep(WAIT_DELAY).await;
         println!("ready");
     };
-    let (waited, ()) = tokio::join!(peer.lock(LONE), ready);
+    let (waited, ()) = tokio::join!(peer.lock(UNCONTENDED_LOCK), ready);
     waited?;
-    bail!("the lock has ended before the wait for it")
+    bail!("the lock expired before the wait for it timed out")
 }

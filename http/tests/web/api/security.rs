@@ -1,6 +1,7 @@
 //! Safe defaults: attacks on every security promise of the HTTP API.
 
-use duly::{Duly, Role};
+use duly::Duly;
+use duly::admin::Role;
 use duly_http::Server;
 use serde_json::json;
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use duly::{Outcome, Push, Role};
+use duly::admin::Role;
+use duly::{Outcome, Push};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;

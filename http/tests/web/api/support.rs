@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use duly::{CancellationToken, Duly, Role};
+use duly::admin::Role;
+use duly::{CancellationToken, Duly};
 use duly_http::Server;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use duly::Role;
+use duly::admin::Role;
 use duly::store::SETTLE_MAX;
 
 use crate::api::support::{LONG, Site};

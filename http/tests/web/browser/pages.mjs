@@ -266,7 +266,7 @@ await scripted('a page keeps itself fresh, without a jump, and pauses', async (p
   const now = await page.locator('#chart-throughput').boundingBox();
   same(`${now.x} ${now.y} ${now.height}`, `${at.x} ${at.y} ${at.height}`, 'nothing has jumped');
   await page.keyboard.press('p');
-  await page.waitForFunction(() => document.querySelector('#live').dataset.is === 'paused');
+  await page.waitForFunction(() => document.querySelector('#live').dataset.status === 'paused');
 });
 await scripted('a list says that there is news, and leaves its rows where they are', async (page) => {
   await page.goto(`${full}/jobs?q=queue:reports`);

@@ -10,7 +10,7 @@ async function picture(name, url, { path = '/', width = 1280, height = 860, dark
   const page = await open(browser, url, { viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce', ...more });
   await page.goto(url + path, { waitUntil: 'load' });
   // Wait until nothing on the page shows that it is loading.
-  await page.waitForFunction(() => document.querySelector('#live')?.dataset.is !== 'lost');
+  await page.waitForFunction(() => document.querySelector('#live')?.dataset.status !== 'lost');
   await page.screenshot({ path: `${to}/${name}.png` });
   console.log(`${to}/${name}.png`);
   await page.context().close();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use duly::{CronRule, Priority, Push};
+use duly::cron::CronRule;
+use duly::{Priority, Push};
 
 use crate::fixture::{self, Fixture};
 use crate::pages::client::{Response, get, post};

@@ -1,6 +1,7 @@
 //! The pages and actions of each role, and the read-only mode.
 
-use duly::{JobId, Role};
+use duly::JobId;
+use duly::admin::Role;
 
 use crate::fixture;
 use crate::pages::client::{Response, get, send};

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- confirm_lock: a lock that was just taken counts, unless another client has given its key another end since.
 -- ActionHero before 16.0.4 ignores that SETNX was refused, sends EXPIRE, and believes that it has the lock. Then the lock is left
--- to it, with a value that is nobody's owner, for as long as ActionHero said.
+-- to it, with a value that is no owner, for as long as ActionHero said.
 -- keys: locks lock_key
 -- args: now name ttl owner ends_ms is_watched
 --   ends_ms: when the key ended; is_watched: 1 if another confirm_lock follows

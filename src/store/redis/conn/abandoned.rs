@@ -1,44 +1,44 @@
-//! A connection that was given up says no more.
+//! Closes abandoned connections on the server.
 //!
-//! Something between us and the server may keep what was sent for longer than anybody waits for an answer, and hand it on after
-//! all. A push would then be carried out a second time, after the one that was sent instead of it: the first sending of a job
-//! does not look whether it is there already. So the server is told to close that connection before the next one is used.
+//! A proxy may hold a request for longer than the reply timeout and deliver it after all. A push would then run a
+//! second time, after its replacement, because the first attempt of a push does not check whether the job exists. The
+//! next connection therefore has the server close the abandoned one before any other request.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 
-/// What it means if the server does not let us.
-const CLOSE_DENIED_WARNING: &str = "a connection was given up, and its user may not have it closed (+client|list +client|kill): if something \
-                       between has kept what was sent, it may be carried out late";
+/// Logged if the user may not close connections.
+const CLOSE_DENIED_WARNING: &str = "cannot close an abandoned connection: the user lacks +client|list and \
+     +client|kill; a request that a proxy still holds may run late";
 
-/// A connection as the server counts them; begins anew when the server does.
+/// The server's id of a connection; restarts with the server.
 pub(crate) type ClientId = i64;
 
-/// Gives a new connection its name, and ends the one that was given up before it. Answers what the server counts the new one as,
-/// if it says so.
+/// Sets the name of a new connection, and closes the abandoned one before it. Returns the server's id of the new
+/// connection, if it reports one.
 pub(crate) async fn identify_and_close_abandoned(
-    to: &mut MultiplexedConnection,
+    connection: &mut MultiplexedConnection,
     name: &str,
-    given_up: Option<ClientId>,
+    abandoned_id: Option<ClientId>,
 ) -> Result<Option<ClientId>, RedisError> {
     let mut pipe = redis::pipe();
     pipe.cmd("CLIENT").arg("SETNAME").arg(name).cmd("CLIENT").arg("ID");
-    // The name is for whoever looks at the server: one that does not let us have it is used without.
-    let id = match to.send_packed_commands(&pipe, 0, pipe.len()).await?.pop() {
+    // The name is only informative: a user that may not set it goes without.
+    let id = match connection.send_packed_commands(&pipe, 0, pipe.len()).await?.pop() {
         Some(Value::Int(id)) => Some(id),
         _ => None,
     };
-    // A server that has begun anew may count this one as it did the last.
-    if let Some(old) = given_up.filter(|old| id.is_some_and(|id| id != *old)) {
-        close_abandoned(to, name, old).await?;
+    // After a restart of the server the new connection may have the old id.
+    if let Some(old) = abandoned_id.filter(|old| id.is_some_and(|id| id != *old)) {
+        close_abandoned(connection, name, old).await?;
     }
     Ok(id)
 }
 
-/// Has the server close a connection that was given up, if it still is one of that name. Who may not ask for that goes without.
-async fn close_abandoned(to: &mut MultiplexedConnection, name: &str, old: ClientId) -> Result<(), RedisError> {
+/// Has the server close an abandoned connection, if that id still has this name. Only warns if the user may not.
+async fn close_abandoned(connection: &mut MultiplexedConnection, name: &str, old: ClientId) -> Result<(), RedisError> {
     let list = redis::cmd("CLIENT").arg("LIST").arg("ID").arg(old).take();
-    let Some(listed) = reply_unless_denied(to.send_packed_command(&list).await)? else {
+    let Some(listed) = reply_unless_denied(connection.send_packed_command(&list).await)? else {
         tracing::warn!(connection = old, "{CLOSE_DENIED_WARNING}");
         return Ok(());
     };
@@ -46,30 +46,30 @@ async fn close_abandoned(to: &mut MultiplexedConnection, name: &str, old: Client
         return Ok(());
     }
     let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(old).take();
-    match reply_unless_denied(to.send_packed_command(&kill).await)? {
-        Some(_) => tracing::debug!(connection = old, "the server has closed a connection that was given up"),
+    match reply_unless_denied(connection.send_packed_command(&kill).await)? {
+        Some(_) => tracing::debug!(connection = old, "closed an abandoned connection"),
         None => tracing::warn!(connection = old, "{CLOSE_DENIED_WARNING}"),
     }
     Ok(())
 }
 
-/// What the server says, unless it refuses; an error if it says nothing at all.
-fn reply_unless_denied(answer: Result<Value, RedisError>) -> Result<Option<Value>, RedisError> {
-    match answer.and_then(Value::extract_error) {
+/// Returns the reply, or `None` if the server denied the command; fails if no reply arrived.
+fn reply_unless_denied(reply: Result<Value, RedisError>) -> Result<Option<Value>, RedisError> {
+    match reply.and_then(Value::extract_error) {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Err(error),
         Err(_) => Ok(None),
     }
 }
 
-/// Whether the list of connections has one of this name. A server that has begun anew may count another one so.
+/// Returns whether the list has a connection of this name. After a restart the id may belong to another client.
 fn lists_connection_name(listed: &Value, name: &str) -> bool {
     let text = match listed {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str().into(),
         _ => return false,
     };
-    text.split_ascii_whitespace().any(|word| word.strip_prefix("name=") == Some(name))
+    text.split_ascii_whitespace().any(|field| field.strip_prefix("name=") == Some(name))
 }
 
 #[cfg(test)]

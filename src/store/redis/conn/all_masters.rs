@@ -1,4 +1,4 @@
-//! Asking every master the same: what one of them does not say is no reason not to hear the others.
+//! Sends one command to every master. A master that fails does not hide the replies of the others.
 
 use futures_util::future::join_all;
 use redis::Cmd;
@@ -9,53 +9,53 @@ use crate::store::redis::conn::request::RetryBudget;
 use crate::store::redis::conn::{ConnectionRole, RETRY_TIMEOUT, Servers, errors};
 use crate::store::redis::url::{ServerAddress, Topology};
 
-/// What one master says when it is asked.
+/// The reply of one master.
 pub(in crate::store::redis) enum MasterReply {
     Value(redis::Value),
-    /// It would say the same the next time.
+    /// Permanent: a retry fails too.
     Rejected(Error),
-    /// It cannot be reached, or is not ready.
+    /// The master is unreachable or not ready.
     Unreachable(Error),
 }
 
 impl Servers {
-    /// Asks one command of every master that is known, and fails only if none of them answers.
+    /// Sends a command to every known master; fails only if no master replies.
     pub(in crate::store::redis) async fn query_all_masters(
         &self,
         op: &'static str,
         cmd: &Cmd,
     ) -> Result<Vec<(ServerAddress, MasterReply)>> {
-        let mut tries = RetryBudget::until(clock::monotonic_now() + RETRY_TIMEOUT);
+        let mut budget = RetryBudget::until(clock::monotonic_now() + RETRY_TIMEOUT);
         loop {
-            let lessons = self.state().discovery_count;
-            let said = match self.known_or_discovered_masters().await {
+            let discovery_count = self.state().discovery_count;
+            let replies = match self.known_or_discovered_masters().await {
                 Ok(masters) => self.query_masters(op, &masters, cmd).await,
-                Err(nobody) if nobody.is_permanent() || !tries.wait_for_retry().await => {
-                    return Err(nobody.into_error(op));
+                Err(unknown) if unknown.is_permanent() || !budget.wait_for_retry().await => {
+                    return Err(unknown.into_error(op));
                 }
                 Err(_) => continue,
             };
-            if said.iter().any(|(_, said)| !matches!(said, MasterReply::Unreachable(_))) {
-                return Ok(said);
+            if replies.iter().any(|(_, reply)| !matches!(reply, MasterReply::Unreachable(_))) {
+                return Ok(replies);
             }
-            if !tries.wait_for_retry().await {
-                let why = said.into_iter().find_map(|(_, said)| said.into_error());
-                return Err(why.unwrap_or_else(|| Error::store(op, "there is no master to ask")));
+            if !budget.wait_for_retry().await {
+                let error = replies.into_iter().find_map(|(_, reply)| reply.into_error());
+                return Err(error.unwrap_or_else(|| Error::store(op, "no master is known")));
             }
-            self.suspect_masters(said.iter().map(|(address, _)| address));
-            self.discover_masters(0, lessons).await;
+            self.suspect_masters(replies.iter().map(|(address, _)| address));
+            self.discover_masters(0, discovery_count).await;
         }
     }
 
-    /// Asks these masters, each once and all at the same time.
+    /// Sends a command to these masters concurrently, once each.
     pub(in crate::store::redis) async fn query_masters(
         &self,
         op: &'static str,
         masters: &[ServerAddress],
         cmd: &Cmd,
     ) -> Vec<(ServerAddress, MasterReply)> {
-        let asks = masters.iter().map(async |address| {
-            let said = match self
+        let requests = masters.iter().map(async |address| {
+            let reply = match self
                 .connection(ConnectionRole::Client, address)
                 .send(cmd)
                 .await
@@ -67,17 +67,17 @@ impl Servers {
                 }
                 Err(error) => MasterReply::Unreachable(errors::unreachable_error(op, address, error)),
             };
-            (address.clone(), said)
+            (address.clone(), reply)
         });
-        join_all(asks).await
+        join_all(requests).await
     }
 
-    /// The master of a slot, as far as is known.
+    /// Returns the master of a slot, if known.
     pub(in crate::store::redis) fn master_of(&self, slot: u16) -> Option<ServerAddress> {
         self.state().address_of(&self.url, slot).cloned()
     }
 
-    /// All masters; asks for them if none is known.
+    /// Returns all masters; discovers them if none is known.
     async fn known_or_discovered_masters(
         &self,
     ) -> Result<Vec<ServerAddress>, crate::store::redis::conn::MasterUnknown> {
@@ -86,7 +86,7 @@ impl Servers {
             Topology::Cluster => self.state().slots.masters(),
             Topology::Standalone | Topology::Sentinel(_) => self.master_of(0).into_iter().collect(),
         };
-        // Of a Cluster some may be known although nobody has this slot.
+        // A Cluster may have known masters although slot 0 has none.
         if masters.is_empty() { Err(first.err().unwrap_or_else(|| self.master_unknown())) } else { Ok(masters) }
     }
 

@@ -1,4 +1,4 @@
-//! How a connection is made: timeouts, TLS, login.
+//! Opens connections: addresses, timeouts, TLS and login.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,64 +17,60 @@ use crate::store::StoreOptions;
 use crate::store::redis::conn::inline_driver::ConnectionDriver;
 use crate::store::redis::url::{RedisUrl, ServerAddress, Topology};
 
-/// How long a connection may take to be made.
+/// Timeout for opening a connection.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a server may take to answer: well above any pause of a healthy one.
+/// Time without any reply after which a server counts as unresponsive; well above any pause of a healthy one.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After so long without a word the systems at both ends make sure that a connection is still there.
+/// Idle time after which the operating system sends TCP keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connector {
     tls: bool,
-    /// What is trusted and what is shown, if the URL says so.
+    /// The trusted authority and the client certificate, if the URL names any.
     certificates: Option<TlsCertificates>,
     login: RedisConnectionInfo,
 }
 
 impl Connector {
-    /// For the servers themselves.
-    pub(crate) fn new(place: &RedisUrl, options: &StoreOptions) -> Result<Self> {
-        Connector::with_login(
-            place,
-            options,
-            build_login(place.user.as_deref(), place.password.as_deref()).set_db(place.db),
-        )
+    /// Returns a connector for Redis servers.
+    pub(crate) fn new(url: &RedisUrl, options: &StoreOptions) -> Result<Self> {
+        Connector::with_login(url, options, build_login(url.user.as_deref(), url.password.as_deref()).set_db(url.db))
     }
 
-    /// For Sentinels, which have users of their own, or none.
-    pub(crate) fn for_sentinels(place: &RedisUrl, options: &StoreOptions) -> Result<Self> {
+    /// Returns a connector for Sentinels, which have their own users or none.
+    pub(crate) fn for_sentinels(url: &RedisUrl, options: &StoreOptions) -> Result<Self> {
         let login = build_login(options.sentinel_user.as_deref(), options.sentinel_password.as_deref());
-        Connector::with_login(place, options, login)
+        Connector::with_login(url, options, login)
     }
 
-    fn with_login(place: &RedisUrl, options: &StoreOptions, login: RedisConnectionInfo) -> Result<Self> {
-        if options.cert.is_some() && !place.tls {
-            return Err(Error::invalid("cert", "is shown by TLS only; write rediss:// instead of redis://"));
+    fn with_login(url: &RedisUrl, options: &StoreOptions, login: RedisConnectionInfo) -> Result<Self> {
+        if options.cert.is_some() && !url.tls {
+            return Err(Error::invalid("cert", "needs TLS; write rediss:// instead of redis://"));
         }
-        if options.ca.is_some() && !place.tls {
-            return Err(Error::invalid("ca", "is asked by TLS only; write rediss:// instead of redis://"));
+        if options.ca.is_some() && !url.tls {
+            return Err(Error::invalid("ca", "needs TLS; write rediss:// instead of redis://"));
         }
-        let of_sentinels = options.sentinel_user.is_some() || options.sentinel_password.is_some();
-        if of_sentinels && !matches!(place.topology, Topology::Sentinel(_)) {
-            let reason = "is for Sentinels; write redis+sentinel://HOSTS/MASTER, or leave it out";
+        let has_sentinel_login = options.sentinel_user.is_some() || options.sentinel_password.is_some();
+        if has_sentinel_login && !matches!(url.topology, Topology::Sentinel(_)) {
+            let reason = "is for Sentinels only; write redis+sentinel://HOSTS/MASTER, or leave it out";
             return Err(Error::invalid("sentinel_password", reason));
         }
-        if place.tls {
-            // The first to ask decides for the process; any provider will do.
+        if url.tls {
+            // The first provider installed counts for the whole process; any provider works.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let connector = Connector { tls: place.tls, certificates: read_certificates(options)?, login };
-        if let (Some(host), Some(_)) = (place.hosts.first(), &options.cert) {
-            // Now rather than with the first connection, where it would look like a fault of the server.
-            let unfit =
+        let connector = Connector { tls: url.tls, certificates: read_certificates(options)?, login };
+        if let (Some(host), Some(_)) = (url.hosts.first(), &options.cert) {
+            // Checked now: on the first connection it would look like a fault of the server.
+            let invalid_pair =
                 |e| Error::invalid("cert", format!("cannot be used with this key: {e}; both must be PEM files"));
-            connector.client(host).map_err(unfit)?;
+            connector.client(host).map_err(invalid_pair)?;
         }
         Ok(connector)
     }
 
-    /// A connection waits for ever; `Answers` does not.
+    /// Replies have no timeout here; `PendingReplies` has one for all requests of a connection.
     pub(crate) fn config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None)
     }
@@ -87,8 +83,8 @@ impl Connector {
         self.client(address)?.get_multiplexed_async_connection_with_config(config).await
     }
 
-    /// The same for a connection that is driven by who waits for an answer. `None` where that cannot be: the way through TLS
-    /// is the client's own.
+    /// Opens a connection with an inline driver. Returns `None` for TLS, which only the client crate's own path
+    /// supports.
     pub(crate) async fn connect_inline(
         &self,
         address: &ServerAddress,
@@ -98,13 +94,13 @@ impl Connector {
             return None;
         }
         let connect = async {
-            // Of several that a name stands for the first that answers.
-            let named = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
-            let tries: Vec<_> = named.map(|one| Box::pin(TcpStream::connect(one))).collect();
-            if tries.is_empty() {
-                return Err(std::io::Error::other("the name stands for no address").into());
+            // A name may resolve to several addresses: the first one that accepts is used.
+            let addresses = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
+            let connects: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+            if connects.is_empty() {
+                return Err(std::io::Error::other("the host name resolves to no address").into());
             }
-            let (stream, _) = futures_util::future::select_ok(tries).await?;
+            let (stream, _) = futures_util::future::select_ok(connects).await?;
             let socket = SockRef::from(&stream);
             socket.set_tcp_nodelay(true)?;
             socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_IDLE))?;
@@ -114,8 +110,8 @@ impl Connector {
                 MultiplexedConnection::new_with_config(&self.login, stream, config.clone()).await?;
             Ok((connection, ConnectionDriver::start(driver)))
         };
-        let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-        Some(tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(late))
+        let timed_out = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        Some(tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(timed_out))
     }
 
     fn client(&self, address: &ServerAddress) -> Result<Client, RedisError> {
@@ -128,16 +124,16 @@ impl Connector {
 
     fn connection_info(&self, address: &ServerAddress) -> Result<ConnectionInfo, RedisError> {
         let ServerAddress { host, port } = address.clone();
-        let to = match self.tls {
+        let address = match self.tls {
             false => ConnectionAddr::Tcp(host, port),
             true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
-        let info = to.into_connection_info()?;
-        // An idle worker only listens: whatever lies between must not take its connection for a dead one, nor a dead one be
-        // taken for quiet.
-        let quiet = TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
-        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(quiet);
-        // What was sent and is not even received by then ends the connection, also one on which nobody waits for an answer.
+        let info = address.into_connection_info()?;
+        // Keepalive probes: middleboxes must not drop the connection of an idle worker, and a dead server must be
+        // noticed.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
+        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
+        // Data that the server does not acknowledge in this time closes the connection, even if no request waits.
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(REPLY_TIMEOUT);
         Ok(info.set_redis_settings(self.login.clone()).set_tcp_settings(tcp))
@@ -155,17 +151,17 @@ fn build_login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInf
     login
 }
 
-/// What the options name, read.
+/// Reads the certificate files that the options name.
 fn read_certificates(options: &StoreOptions) -> Result<Option<TlsCertificates>> {
-    let read = |field: &'static str, path: &Option<PathBuf>| {
-        let unread = |path: &Path, e| Error::invalid(field, format!("cannot read {}: {e}", path.display()));
-        path.as_deref().map(|path| std::fs::read(path).map_err(|e| unread(path, e))).transpose()
+    let read_file = |field: &'static str, path: &Option<PathBuf>| {
+        let unreadable = |path: &Path, e| Error::invalid(field, format!("cannot read {}: {e}", path.display()));
+        path.as_deref().map(|path| std::fs::read(path).map_err(|e| unreadable(path, e))).transpose()
     };
-    let root_cert = read("ca", &options.ca)?;
-    let client_tls = match (read("cert", &options.cert)?, read("key", &options.key)?) {
+    let root_cert = read_file("ca", &options.ca)?;
+    let client_tls = match (read_file("cert", &options.cert)?, read_file("key", &options.key)?) {
         (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
         _ => None,
     };
-    let any = root_cert.is_some() || client_tls.is_some();
-    Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
+    let has_certificates = root_cert.is_some() || client_tls.is_some();
+    Ok(has_certificates.then_some(TlsCertificates { client_tls, root_cert }))
 }

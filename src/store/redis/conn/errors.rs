@@ -1,33 +1,33 @@
-//! What an error of the server or of the connection means for a request.
+//! Classifies errors of servers and connections, and turns them into [`Error`]s with advice.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::Error;
 use crate::store::redis::url::ServerAddress;
 
-/// The format of queues that the scripts read and write.
+/// The queue format that the scripts read and write.
 const QUEUE_FORMAT: u32 = 1;
 
-/// Sorted by what to do next.
+/// An error, by the next action it calls for.
 #[derive(Debug)]
 pub(crate) enum ErrorClass {
-    /// The server does not know the script: load it, send again.
+    /// The server does not have the script: load it and resend.
     NoScript,
-    /// Not carried out: the slot lives at this address now.
+    /// Did not run: the slot has moved to this address.
     Moved(String),
-    /// Not carried out: ask at this address, this once.
+    /// Did not run: send it to this address, once.
     Ask(String),
-    /// Not carried out, and may be the next moment.
+    /// Did not run: retry after a pause.
     TryLater,
-    /// Not carried out, because this is not the master: find out who is.
+    /// Did not run because the server is not the master: find the master.
     NotMaster,
-    /// Not carried out, and will not be.
+    /// Did not run, and a retry fails too.
     Rejected,
-    /// Nobody knows whether it was carried out.
+    /// May have run.
     OutcomeUnknown,
 }
 
-/// What an answer that is an error, or no answer, means once a request was sent.
+/// Classifies an error that arrived after a request was sent, or the lack of a reply.
 pub(crate) fn classify(error: &RedisError) -> ErrorClass {
     let redirect = |to: fn(String) -> ErrorClass| match error.redirect_node() {
         Some((address, _)) => to(address.to_owned()),
@@ -43,13 +43,13 @@ pub(crate) fn classify(error: &RedisError) -> ErrorClass {
             | ServerErrorKind::BusyLoading
             | ServerErrorKind::MasterDown => ErrorClass::TryLater,
             ServerErrorKind::ReadOnly => ErrorClass::NotMaster,
-            // Others go away again, most of all after a restart, when all come at once.
+            // Connections become free again, especially after a restart, when all clients reconnect at once.
             _ if is_out_of_connections(error) => ErrorClass::TryLater,
             _ => ErrorClass::Rejected,
         },
-        // Codes that the client knows no name for.
+        // Error codes without a variant in the client crate.
         ErrorKind::Extension => match error.code() {
-            // A failover has just begun, or a replica comes back: refused, and safe to send again.
+            // A failover has just begun, or a replica is coming back: the request was rejected and is safe to resend.
             Some("BUSY" | "NOREPLICAS") => ErrorClass::TryLater,
             _ => ErrorClass::Rejected,
         },
@@ -61,83 +61,84 @@ pub(crate) fn classify(error: &RedisError) -> ErrorClass {
     }
 }
 
-/// Whether it would be the same the next time.
+/// Returns whether a retry fails with the same error.
 pub(crate) fn is_permanent(error: &RedisError) -> bool {
     matches!(classify(error), ErrorClass::Rejected)
 }
 
-/// Whether the server has as many connections as it may have.
+/// Returns whether the server has reached its connection limit.
 pub(crate) fn is_out_of_connections(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("max number of clients"))
 }
 
-/// Whether it is we who refuse, because of the server's certificate: by the text, as the client crate hides the type.
+/// Returns whether we rejected the server's certificate. Matches the text, because the client crate hides the type.
 fn is_server_untrusted(error: &RedisError) -> bool {
     error.to_string().contains("peer certificate")
 }
 
-/// Whether it is the server that refuses, because of our certificate, or because there is none.
+/// Returns whether the server rejected our client certificate, or the lack of one.
 fn is_client_untrusted(error: &RedisError) -> bool {
-    let said = error.to_string();
+    let message = error.to_string();
     let alerts = ["CertificateRequired", "UnknownCA", "BadCertificate", "CertificateExpired", "CertificateUnknown"];
-    said.contains("received fatal alert") && alerts.iter().any(|alert| said.contains(alert))
+    message.contains("received fatal alert") && alerts.iter().any(|alert| message.contains(alert))
 }
 
-/// A request that was not carried out, with what to do about it where that is known.
+/// Builds the error for a request that did not run, with advice for known causes.
 pub(crate) fn rejected_error(op: &'static str, error: RedisError) -> Error {
     if let Some(reason) = newer_format(&error) {
         return Error::Store { op, reason, source: Some(Box::new(error)) };
     }
-    let said = error.to_string();
+    let message = error.to_string();
     let advice = match error.code() {
         Some("OOM") => {
             "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room: `duly jobs rm state:done` makes some"
         }
         Some("NOPERM") => ACL_ADVICE,
-        _ if is_script_denied(&said) => ACL_ADVICE,
+        _ if is_script_denied(&message) => ACL_ADVICE,
         Some("NOAUTH" | "WRONGPASS") => "; put user and password into the URL: redis://user:password@host",
         Some("MISCONF") => "; the server cannot save to its disk and refuses writes until it can",
         Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
         Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write)",
         Some("CROSSSLOT") => CLUSTER_ADVICE,
-        _ if said.contains("DB index is out of range") => {
+        _ if message.contains("DB index is out of range") => {
             "; the server has fewer databases (its setting `databases`): use /0"
         }
-        _ if said.contains("unknown command 'SENTINEL'") => {
+        _ if message.contains("unknown command 'SENTINEL'") => {
             "; this is a server, not a Sentinel: name its Sentinels (port 26379 unless set otherwise), or use redis://"
         }
-        _ if is_sentinel_reply(&said) => "; this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER",
-        _ if said.contains("cluster support disabled") => "; this server is part of no Cluster: use redis://",
+        _ if is_sentinel_reply(&message) => "; this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER",
+        _ if message.contains("cluster support disabled") => "; this server is part of no Cluster: use redis://",
         _ => "",
     };
-    Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
+    Error::Store { op, reason: format!("{message}{advice}"), source: Some(Box::new(error)) }
 }
 
-/// What a script replies if a newer duly has changed the format of a queue: `FORMAT`, the format, the key that has it.
+/// Returns the reason if a newer duly has changed a queue's format. The script replies `FORMAT`, the format and the
+/// key.
 fn newer_format(error: &RedisError) -> Option<String> {
     let (format, key) = error.detail().filter(|_| error.code() == Some("FORMAT"))?.split_once(' ')?;
     Some(format!("{key} has format {format}, this build of duly knows up to {QUEUE_FORMAT}; use a newer duly"))
 }
 
-/// Whether a script was denied something, as Redis and Valkey say it: neither gives it a code of its own.
-fn is_script_denied(said: &str) -> bool {
-    ["The user executing the script can't", "ACL failure in script"].iter().any(|words| said.contains(words))
+/// Returns whether an ACL denied something to a script. Redis and Valkey have no error code for it.
+fn is_script_denied(message: &str) -> bool {
+    ["The user executing the script can't", "ACL failure in script"].iter().any(|phrase| message.contains(phrase))
 }
 
-/// Whether this was said by a Sentinel, which knows next to no commands.
-fn is_sentinel_reply(said: &str) -> bool {
-    ["'TIME'", "'CLUSTER'"].iter().any(|word| said.contains(&format!("unknown command {word}")))
+/// Returns whether the message comes from a Sentinel, which has very few commands.
+fn is_sentinel_reply(message: &str) -> bool {
+    ["'TIME'", "'CLUSTER'"].iter().any(|command| message.contains(&format!("unknown command {command}")))
 }
 
 const ACL_ADVICE: &str = "; `duly doctor --acl` prints the ACL line that this user needs";
 const CLUSTER_ADVICE: &str = "; this server is part of a Cluster: use redis+cluster://";
 
-/// The server has named another one, and the URL says that there is no other.
+/// Builds the error for a redirect from a server that the URL describes as standalone.
 pub(crate) fn cluster_required_error(op: &'static str, error: RedisError) -> Error {
     Error::Store { op, reason: format!("{error}{CLUSTER_ADVICE}"), source: Some(Box::new(error)) }
 }
 
-/// Whether the server does not know a command, or does not let this user give it.
+/// Returns whether the server does not have a command, or denies it to this user.
 pub(in crate::store::redis) fn is_forbidden(error: &Error) -> bool {
     let Error::Store { source: Some(source), .. } = error else {
         return false;
@@ -145,7 +146,7 @@ pub(in crate::store::redis) fn is_forbidden(error: &Error) -> bool {
     source.downcast_ref::<RedisError>().is_some_and(|error| matches!(error.code(), Some("NOPERM" | "ERR")))
 }
 
-/// A request that could not be sent.
+/// Builds the error for a request that could not be sent.
 pub(crate) fn unreachable_error(op: &'static str, address: &ServerAddress, error: RedisError) -> Error {
     let reason = match error.kind() {
         _ if is_server_untrusted(&error) => format!(
@@ -165,7 +166,7 @@ pub(crate) fn unreachable_error(op: &'static str, address: &ServerAddress, error
     Error::Store { op, reason, source: Some(Box::new(error)) }
 }
 
-/// A request whose outcome nobody knows.
+/// Builds the error for a request that may have run.
 pub(crate) fn unknown_error(op: &'static str, error: RedisError) -> Error {
     Error::Unknown { op, source: Some(Box::new(error)) }
 }

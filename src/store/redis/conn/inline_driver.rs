@@ -1,70 +1,83 @@
-//! Who drives a connection: the one who waits for an answer, on its own thread, while nobody else does; else a task.
+//! Drives a connection on the task that waits for its reply, if only one task waits; otherwise on a task of its own.
 //!
-//! What is handed to a task may have to wake a thread first, which at rest is a good part of what a request takes. Where many
-//! ask at once, a task is cheaper: it sends what all of them have to say in one go.
+//! A multiplexed connection is a future that must be polled to read and write the socket. Usually a background task
+//! polls it, so a request wakes that task, often on a sleeping thread, and the reply wakes the caller again. Without
+//! load these wakes are a large part of the latency. A single waiting request therefore polls the connection itself.
+//! With several requests in flight the background task is cheaper: it writes and reads for all of them at once.
+//!
+//! ```text
+//!  Driver::None        the background task polls the connection: no request waits, or several do
+//!      | one request waits and is polled
+//!  Driver::Polling     that request polls the connection; new data only sets `has_pending`
+//!      | nothing pending          ^ data arrives: the request is woken
+//!  Driver::Sleeping    that request sleeps; its waker is woken in place of the task
+//! ```
+//!
+//! A second request, and the end of each request, returns the connection to `Driver::None`. If data is pending then,
+//! the task is woken, so a request that is never polled again delays no other.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// How often one who waits turns before others have their turn.
+/// Maximum polls of a waiting request before it yields to other tasks.
 const POLLS_MAX: usize = 4;
 
 type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A connection that is driven, until the last of these is dropped.
+/// A connection that is driven until this value is dropped.
 pub(crate) struct ConnectionDriver(Arc<DriverShared>);
 
 struct DriverShared {
-    /// Reads and writes; gone when the connection has ended.
+    /// The connection: reads and writes the socket. `None` after it has closed.
     future: Mutex<Option<ConnectionFuture>>,
     state: Mutex<DriverState>,
 }
 
 struct DriverState {
-    /// How many wait for an answer.
+    /// Number of requests that wait for a reply.
     waiters: usize,
     driver: Driver,
-    /// Something has come, or is to be sent, and nobody has looked at it.
+    /// Data has arrived or is to be sent, and the connection has not been polled since.
     has_pending: bool,
     task_waker: Option<Waker>,
 }
 
-/// The only one who waits.
+/// The request that drives the connection, if exactly one waits.
 enum Driver {
     None,
-    /// Is at it, and looks once more before it rests.
+    /// Polls the connection, and checks `has_pending` once more before it sleeps.
     Polling,
     Sleeping(Waker),
 }
 
 impl ConnectionDriver {
-    /// Drives a connection from now on; on the runtime of who calls this, while nobody waits or several do.
+    /// Starts a connection. The background task runs on the runtime of the caller.
     pub(crate) fn start(driver: impl Future<Output = ()> + Send + 'static) -> Self {
-        // The first turn is the task's: nobody has asked for anything yet.
-        let who = DriverState { waiters: 0, driver: Driver::None, has_pending: true, task_waker: None };
-        let drive = Arc::new(DriverShared { future: Mutex::new(Some(Box::pin(driver))), state: Mutex::new(who) });
-        let task = DriverTask(drive.clone());
+        // The task polls first: no request waits yet.
+        let state = DriverState { waiters: 0, driver: Driver::None, has_pending: true, task_waker: None };
+        let shared = Arc::new(DriverShared { future: Mutex::new(Some(Box::pin(driver))), state: Mutex::new(state) });
+        let task = DriverTask(shared.clone());
         tokio::spawn(async move { poll_fn(|cx| task.0.poll_task(cx)).await });
-        ConnectionDriver(drive)
+        ConnectionDriver(shared)
     }
 
-    /// Drives the connection along with a request that goes over it.
+    /// Sends a request and drives the connection until its reply arrives.
     pub(crate) async fn drive_request<T>(&self, request: impl Future<Output = T>) -> T {
-        let drive = &self.0;
+        let shared = &self.0;
         let mut request = pin!(request);
-        let _waits = WaiterGuard::register(drive);
+        let _waiter = WaiterGuard::register(shared);
         poll_fn(|cx| {
             for _ in 0..POLLS_MAX {
-                drive.start_polling();
-                if let Poll::Ready(answer) = request.as_mut().poll(cx) {
-                    return Poll::Ready(answer);
+                shared.start_polling();
+                if let Poll::Ready(reply) = request.as_mut().poll(cx) {
+                    return Poll::Ready(reply);
                 }
-                if drive.try_sleep(cx.waker()) {
+                if shared.try_sleep(cx.waker()) {
                     return Poll::Pending;
                 }
-                drive.poll_connection();
+                shared.poll_connection();
             }
             cx.waker().wake_by_ref();
             Poll::Pending
@@ -74,14 +87,14 @@ impl ConnectionDriver {
 }
 
 impl Drop for ConnectionDriver {
-    /// Also what is not answered ends with it.
+    /// Pending requests end with the connection.
     fn drop(&mut self) {
         self.0.close();
         self.0.wake_task();
     }
 }
 
-/// The task. A connection cannot outlive the runtime that it was made in, and ends with the task, as that does with the runtime.
+/// The background task. A connection cannot outlive the runtime that it was opened in, so it closes with this task.
 struct DriverTask(Arc<DriverShared>);
 
 impl Drop for DriverTask {
@@ -95,74 +108,75 @@ impl DriverShared {
         self.future.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection is closed.
+    /// Closes the connection.
     fn close(&self) {
-        let ended = self.future().take();
-        drop(ended);
+        let closed = self.future().take();
+        drop(closed);
     }
 
     fn state(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One turn of the connection: reads what has come, sends what is to be sent.
+    /// Polls the connection once: reads the data that has arrived and writes the requests that are queued.
     fn poll_connection(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
-        let mut driver = self.future();
-        let ended = driver.as_mut().is_some_and(|one| one.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-        if ended {
-            *driver = None;
-            drop(driver);
+        let mut future = self.future();
+        let cx = &mut Context::from_waker(&waker);
+        let closed = future.as_mut().is_some_and(|connection| connection.as_mut().poll(cx).is_ready());
+        if closed {
+            *future = None;
+            drop(future);
             self.wake_task();
         }
     }
 
-    /// One who waits begins to turn: if it is the only one, it looks itself at what comes.
+    /// Marks the waiting request as the driver if it is the only one.
     fn start_polling(&self) {
-        let mut who = self.state();
-        if who.waiters == 1 {
-            who.driver = Driver::Polling;
+        let mut state = self.state();
+        if state.waiters == 1 {
+            state.driver = Driver::Polling;
         }
     }
 
-    /// Whether one who waits may rest. Not if there is something to look at, and it is the only one: then it has to.
+    /// Returns whether the waiting request may sleep. A single request polls the connection first if data is pending.
     fn try_sleep(&self, waker: &Waker) -> bool {
-        let mut who = self.state();
-        if who.waiters > 1 {
-            DriverShared::hand_over_to_task(who);
+        let mut state = self.state();
+        if state.waiters > 1 {
+            DriverShared::hand_over_to_task(state);
             return true;
         }
-        if std::mem::take(&mut who.has_pending) {
+        if std::mem::take(&mut state.has_pending) {
             return false;
         }
-        who.driver = Driver::Sleeping(waker.clone());
+        state.driver = Driver::Sleeping(waker.clone());
         true
     }
 
-    /// Nobody looks alone any more: what nobody has looked at is for the task.
-    fn hand_over_to_task(mut who: MutexGuard<'_, DriverState>) {
-        let before = std::mem::replace(&mut who.driver, Driver::None);
-        let task = who.task_waker.clone().filter(|_| who.has_pending);
-        // Neither under the lock: what a waker keeps alive may end with it, and ask for the lock itself.
-        drop(who);
-        drop(before);
+    /// Returns the connection to the background task, and wakes the task if data is pending.
+    fn hand_over_to_task(mut state: MutexGuard<'_, DriverState>) {
+        let previous_driver = std::mem::replace(&mut state.driver, Driver::None);
+        let task = state.task_waker.clone().filter(|_| state.has_pending);
+        // Outside the lock: dropping or waking a waker may drop a request, which takes the same lock.
+        drop(state);
+        drop(previous_driver);
         if let Some(task) = task {
             task.wake();
         }
     }
 
-    /// The task: looks while nobody is the only one who waits, until the connection has ended.
+    /// The background task: polls the connection while no request drives it, until the connection has closed.
     fn poll_task(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..POLLS_MAX {
-            let stirred = {
-                let mut who = self.state();
-                who.task_waker = Some(cx.waker().clone());
-                matches!(who.driver, Driver::None) && std::mem::take(&mut who.has_pending)
+            let has_pending = {
+                let mut state = self.state();
+                state.task_waker = Some(cx.waker().clone());
+                matches!(state.driver, Driver::None) && std::mem::take(&mut state.has_pending)
             };
             if self.future().is_none() {
                 return Poll::Ready(());
             }
-            if !stirred {
+            if !has_pending {
                 return Poll::Pending;
             }
             self.poll_connection();
@@ -180,13 +194,13 @@ impl DriverShared {
 }
 
 impl Wake for DriverShared {
-    /// There is something to look at.
+    /// Data has arrived, or a request is queued.
     fn wake(self: Arc<Self>) {
         let waker = {
-            let mut who = self.state();
-            who.has_pending = true;
-            match &who.driver {
-                Driver::None => who.task_waker.clone(),
+            let mut state = self.state();
+            state.has_pending = true;
+            match &state.driver {
+                Driver::None => state.task_waker.clone(),
                 Driver::Polling => None,
                 Driver::Sleeping(waker) => Some(waker.clone()),
             }
@@ -197,26 +211,26 @@ impl Wake for DriverShared {
     }
 }
 
-/// Somebody who waits for an answer; ends when dropped.
+/// Counts a waiting request until it is dropped.
 struct WaiterGuard<'d>(&'d DriverShared);
 
 impl<'d> WaiterGuard<'d> {
-    fn register(drive: &'d DriverShared) -> Self {
-        let mut who = drive.state();
-        who.waiters += 1;
-        // From the second on the task looks; whoever turns just now notices before it rests.
-        if matches!(who.driver, Driver::Sleeping(_)) {
-            DriverShared::hand_over_to_task(who);
+    fn register(shared: &'d DriverShared) -> Self {
+        let mut state = shared.state();
+        state.waiters += 1;
+        // With two requests the task drives; a request that polls right now notices that before it sleeps.
+        if matches!(state.driver, Driver::Sleeping(_)) {
+            DriverShared::hand_over_to_task(state);
         }
-        WaiterGuard(drive)
+        WaiterGuard(shared)
     }
 }
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        let mut who = self.0.state();
-        who.waiters -= 1;
-        DriverShared::hand_over_to_task(who);
+        let mut state = self.0.state();
+        state.waiters -= 1;
+        DriverShared::hand_over_to_task(state);
     }
 }
 
@@ -231,78 +245,79 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     type EchoRequest = (u32, oneshot::Sender<u32>);
-    /// Which task has turned the connection, for each request; `None` is a caller that is no task.
+    /// The task that polled the connection for each request; `None` is a caller outside any task.
     type PolledBy = Arc<Mutex<Vec<Option<tokio::task::Id>>>>;
 
-    /// A connection that answers what it is asked.
+    /// Starts a connection that echoes each request.
     fn start_echo() -> (mpsc::Sender<EchoRequest>, ConnectionDriver, PolledBy) {
-        let (ask, mut asked) = mpsc::channel::<EchoRequest>(64);
-        let turned = PolledBy::default();
-        let by = turned.clone();
+        let (requests, mut incoming) = mpsc::channel::<EchoRequest>(64);
+        let polled_by = PolledBy::default();
+        let polled_by_log = polled_by.clone();
         let driver = async move {
-            while let Some((number, answer)) = asked.recv().await {
-                by.lock().expect("nobody panics").push(tokio::task::try_id());
-                let _ = answer.send(number);
+            while let Some((number, reply)) = incoming.recv().await {
+                polled_by_log.lock().expect("no panic").push(tokio::task::try_id());
+                let _ = reply.send(number);
             }
         };
-        (ask, ConnectionDriver::start(driver), turned)
+        (requests, ConnectionDriver::start(driver), polled_by)
     }
 
-    async fn request(to: &mpsc::Sender<EchoRequest>, number: u32) -> Option<u32> {
-        let (answer, answered) = oneshot::channel();
-        to.send((number, answer)).await.ok()?;
-        answered.await.ok()
+    async fn request(requests: &mpsc::Sender<EchoRequest>, number: u32) -> Option<u32> {
+        let (reply, reply_receiver) = oneshot::channel();
+        requests.send((number, reply)).await.ok()?;
+        reply_receiver.await.ok()
     }
 
     #[tokio::test]
     async fn single_waiter_drives_connection_itself() {
-        let (to, driven, turned) = start_echo();
+        let (requests, driver, polled_by) = start_echo();
         for number in 0..10 {
-            assert_eq!(driven.drive_request(request(&to, number)).await, Some(number));
+            assert_eq!(driver.drive_request(request(&requests, number)).await, Some(number));
         }
-        assert_eq!(turned.lock().expect("nobody panics")[..], [None; 10], "no task did");
+        assert_eq!(polled_by.lock().expect("no panic")[..], [None; 10], "no task did");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn every_waiter_is_answered_when_others_cancel() {
-        let (to, driven, _) = start_echo();
-        let driven = Arc::new(driven);
-        let asking = (0..8u32).map(|who| {
-            let (to, driven) = (to.clone(), driven.clone());
+        let (requests, driver, _) = start_echo();
+        let driver = Arc::new(driver);
+        let clients = (0..8u32).map(|client| {
+            let (requests, driver) = (requests.clone(), driver.clone());
             tokio::spawn(async move {
                 for number in 0..2_000 {
                     if fastrand::u32(..4) == 0 {
-                        // Polled once at most.
-                        let _ = tokio::time::timeout(Duration::ZERO, driven.drive_request(request(&to, number))).await;
+                        // Polled at most once.
+                        let _ = tokio::time::timeout(Duration::ZERO, driver.drive_request(request(&requests, number)))
+                            .await;
                     }
                     if fastrand::u32(..50) == 0 {
                         tokio::time::sleep(Duration::from_micros(fastrand::u64(..300))).await;
                     }
-                    assert_eq!(driven.drive_request(request(&to, who + number)).await, Some(who + number));
+                    assert_eq!(driver.drive_request(request(&requests, client + number)).await, Some(client + number));
                 }
             })
         });
-        for asked in asking.collect::<Vec<_>>() {
-            tokio::time::timeout(TEST_TIMEOUT, asked).await.expect("in time").expect("no panic");
+        for client in clients.collect::<Vec<_>>() {
+            tokio::time::timeout(TEST_TIMEOUT, client).await.expect("in time").expect("no panic");
         }
     }
 
-    /// One who has begun to wait alone, and is not polled any more, keeps nobody else waiting.
+    /// A single waiting request that is never polled again.
     #[tokio::test]
     async fn unpolled_waiter_does_not_block_others() {
-        let (asks, mut asked) = mpsc::channel::<EchoRequest>(64);
-        let (go, gone) = oneshot::channel::<()>();
-        let driven = ConnectionDriver::start(async move {
-            let _ = gone.await;
-            while let Some((number, answer)) = asked.recv().await {
-                let _ = answer.send(number);
+        let (requests, mut incoming) = mpsc::channel::<EchoRequest>(64);
+        let (start, started) = oneshot::channel::<()>();
+        let driver = ConnectionDriver::start(async move {
+            let _ = started.await;
+            while let Some((number, reply)) = incoming.recv().await {
+                let _ = reply.send(number);
             }
         });
-        let mut first = pin!(driven.drive_request(request(&asks, 1)));
+        let mut first = pin!(driver.drive_request(request(&requests, 1)));
         assert!(futures_util::poll!(first.as_mut()).is_pending());
-        go.send(()).expect("is waited for");
+        start.send(()).expect("is waited for");
         assert_eq!(
-            tokio::time::timeout(TEST_TIMEOUT, driven.drive_request(request(&asks, 2))).await.expect("in time"),
+            tokio::time::timeout(TEST_TIMEOUT, driver.drive_request(request(&requests, 2))).await.expect("in time"),
             Some(2)
         );
         assert_eq!(tokio::time::timeout(TEST_TIMEOUT, first).await.expect("in time"), Some(1));
@@ -311,32 +326,32 @@ mod tests {
     #[test]
     fn connection_closes_with_its_runtime() {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
-        let made_in = runtime();
-        let (to, driven) = made_in.block_on(async {
-            let (to, driven, _) = start_echo();
-            assert_eq!(driven.drive_request(request(&to, 1)).await, Some(1));
-            (to, driven)
+        let runtime_of_connection = runtime();
+        let (requests, driver) = runtime_of_connection.block_on(async {
+            let (requests, driver, _) = start_echo();
+            assert_eq!(driver.drive_request(request(&requests, 1)).await, Some(1));
+            (requests, driver)
         });
-        drop(made_in);
-        assert!(to.is_closed(), "although it is still known");
-        drop(driven);
+        drop(runtime_of_connection);
+        assert!(requests.is_closed(), "although it is still known");
+        drop(driver);
     }
 
     #[tokio::test]
     async fn pending_requests_end_with_connection() {
-        let (ask_it, mut asked) = mpsc::channel::<EchoRequest>(64);
-        let driven = ConnectionDriver::start(async move {
-            let mut kept = Vec::new();
-            while let Some(unanswered) = asked.recv().await {
-                kept.push(unanswered);
+        let (requests, mut incoming) = mpsc::channel::<EchoRequest>(64);
+        let driver = ConnectionDriver::start(async move {
+            let mut unanswered_requests = Vec::new();
+            while let Some(request) = incoming.recv().await {
+                unanswered_requests.push(request);
             }
         });
-        let driven = Arc::new(driven);
-        let (waiting, to) = (driven.clone(), ask_it.clone());
-        let mut waits = Box::pin(async move { waiting.drive_request(request(&to, 1)).await });
-        assert!(futures_util::poll!(waits.as_mut()).is_pending());
-        drop(waits);
-        drop(driven);
-        tokio::time::timeout(TEST_TIMEOUT, ask_it.closed()).await.expect("the driver is gone");
+        let driver = Arc::new(driver);
+        let (driver_of_request, to) = (driver.clone(), requests.clone());
+        let mut pending = Box::pin(async move { driver_of_request.drive_request(request(&to, 1)).await });
+        assert!(futures_util::poll!(pending.as_mut()).is_pending());
+        drop(pending);
+        drop(driver);
+        tokio::time::timeout(TEST_TIMEOUT, requests.closed()).await.expect("the driver is gone");
     }
 }

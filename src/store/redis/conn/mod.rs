@@ -1,7 +1,13 @@
-//! The way to the servers: finds the one that has a slot, sends, and makes the best of what goes wrong.
+//! Sends requests to the right Redis server and classifies every failure by whether the request may have run.
 //!
-//! Written by us because one thing must be known of every request: whether it may have been carried out.
-//! A client that sends again by itself after a broken connection would claim twice and tell nobody.
+//! - [`Servers`] finds the master of a slot (`masters`, `slots`), sends the request and retries it (`request`).
+//! - Each server has one connection per [`ConnectionRole`], so no request waits behind requests of another role.
+//! - `connection` is one such connection: opened on first use, dropped on failure, reconnected by the next request.
+//! - `pending_replies` detects a silent server; `abandoned` has the server close a connection that duly gave up.
+//! - `inline_driver` lets the task that waits for a reply read the socket itself if it is the only one that waits.
+//!
+//! The client crate's own reconnecting connections are not used: after a broken connection they resend a request
+//! without reporting it, and a claim would run twice.
 
 mod abandoned;
 mod all_masters;
@@ -13,7 +19,9 @@ mod masters;
 mod pending_replies;
 mod replica_wait;
 mod request;
+mod role;
 mod slots;
+mod subscribe;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,147 +42,73 @@ use crate::store::redis::conn::masters::{DiscoveryError, MasterUnknown};
 use crate::store::redis::conn::replica_wait::ReplicaWaitPool;
 pub(super) use crate::store::redis::conn::request::ReplicaConfirmation;
 use crate::store::redis::conn::request::{RetryBudget, ServerRequest, Unacknowledged};
+pub(crate) use crate::store::redis::conn::role::ConnectionRole;
 use crate::store::redis::conn::slots::SlotMap;
+pub(super) use crate::store::redis::conn::subscribe::SubscribedConnection;
 use crate::store::redis::script::Script;
 use crate::store::redis::url::{RedisUrl, ServerAddress, Topology};
 
-/// How long a request that was not carried out is tried again.
+/// Time during which a request that did not run is retried.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a worker's request is: it has a patience of its own.
+/// The same for a request of a worker, which has retries of its own.
 const WORKER_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Most runtimes of a process that have a connection of their own to a server.
+/// Maximum number of runtimes in a process that have their own connection to a server.
 const RUNTIMES_MAX: usize = 256;
-/// How often to listen anew to a server whose connection changes just then.
-const SUBSCRIBE_TRIES_MAX: usize = 3;
-
-/// A connection that listens, while it is the same.
-pub(super) struct SubscribedConnection {
-    connection: Arc<ServerConnection>,
-    generation: u64,
-}
-
-impl SubscribedConnection {
-    pub(super) fn is_current(&self) -> bool {
-        self.generation != 0 && self.connection.generation() == self.generation
-    }
-
-    /// Listens to these no more. Should that fail, they are heard of a little longer, and nobody minds.
-    pub(super) async fn unsubscribe(&self, channels: &[String]) {
-        if self.is_current() {
-            let unsubscribe = async |channel: &String| {
-                let mut cmd = redis::cmd("SUNSUBSCRIBE");
-                cmd.arg(channel);
-                self.connection.send(&cmd).await.is_ok()
-            };
-            futures_util::future::join_all(channels.iter().map(unsubscribe)).await;
-        }
-    }
-}
-
-/// Which connection a request takes: none waits behind those of another kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ConnectionRole {
-    /// What users ask: pushes and looks.
-    Client,
-    /// Claims, settles, prunes, and the wakes that come back.
-    Worker,
-    /// What a worker reads that may be long: no connection that listens may be owed much.
-    BulkRead,
-    /// Beats, and what is said in the hall.
-    Heartbeat,
-    /// Pushes and locks that wait for replicas: one at a time per connection.
-    ReplicaWait(usize),
-    /// Extensions of locks that wait for replicas.
-    LockExtend,
-    /// Requests that the server answers only when something comes: one at a time per connection.
-    BlockingRead(usize),
-}
-
-impl ConnectionRole {
-    /// What `CLIENT LIST` of the server calls such a connection: what it is for, and whose it is.
-    fn connection_name(self) -> String {
-        let way = match self {
-            ConnectionRole::Client => "client",
-            ConnectionRole::Worker => "worker",
-            ConnectionRole::BulkRead => "records",
-            ConnectionRole::Heartbeat => "heartbeat",
-            ConnectionRole::ReplicaWait(_) => "replicated",
-            ConnectionRole::LockExtend => "locks",
-            ConnectionRole::BlockingRead(_) => "watch",
-        };
-        let mut host = crate::node::host_name();
-        // The server takes no other characters in a name.
-        host.retain(|c| c.is_ascii_graphic());
-        format!("duly-{way}:{host}:{}", std::process::id())
-    }
-
-    /// How long a request that was not carried out is tried again.
-    fn retry_timeout(self) -> Duration {
-        match self {
-            ConnectionRole::Client | ConnectionRole::ReplicaWait(_) => RETRY_TIMEOUT,
-            ConnectionRole::Worker
-            | ConnectionRole::BulkRead
-            | ConnectionRole::Heartbeat
-            | ConnectionRole::LockExtend
-            | ConnectionRole::BlockingRead(_) => WORKER_RETRY_TIMEOUT,
-        }
-    }
-}
 
 pub(super) struct Servers {
-    /// For tasks of its own.
+    /// For tasks that outlive the caller.
     weak_self: Weak<Servers>,
     url: RedisUrl,
     connector: Arc<Connector>,
     sentinels: Vec<Arc<ServerConnection>>,
-    /// Where connections live that must go on whatever handlers do.
+    /// Drives the connections that handlers must not be able to block.
     runtime: Handle,
     push_handler: ServerPushHandler,
     state: Mutex<ServersState>,
     discovery_lock: tokio::sync::Mutex<()>,
 }
 
-/// A connection belongs to the runtime that drives it: what holds up one runtime holds up no request of another.
-/// Those that live at home belong to none.
+/// A connection belongs to the runtime that drives it, so a blocked runtime delays only its own requests.
+/// Connections driven by the store's runtime have `None`.
 type ConnectionKey = (ConnectionRole, ServerAddress, Option<tokio::runtime::Id>);
 
 #[derive(Default)]
 struct ServersState {
     connections: HashMap<ConnectionKey, Arc<ServerConnection>>,
-    /// Requests that wait for replicas, by master; of a slot whose master nobody knows yet, together.
+    /// Pools of connections that wait for replicas, by master. Slots with an unknown master share `None`.
     replica_wait_pools: HashMap<Option<ServerAddress>, Arc<ReplicaWaitPool>>,
-    /// The master that Sentinels have named.
+    /// The master reported by the Sentinels.
     master: Option<ServerAddress>,
     slots: SlotMap,
-    /// Why the last who were asked for them did not say.
+    /// Why the last discovery found no master.
     discovery_error: Option<DiscoveryError>,
-    /// Counts what was learnt, so that of many who miss something only one asks.
+    /// Number of discoveries. Callers that miss the same master compare it, so that only one of them asks.
     discovery_count: u64,
 }
 
 impl Servers {
     pub(super) fn new(
-        place: RedisUrl,
+        url: RedisUrl,
         options: &StoreOptions,
-        home: Handle,
-        listener: ServerPushHandler,
+        runtime: Handle,
+        push_handler: ServerPushHandler,
     ) -> Result<Arc<Self>> {
         let mut sentinels = Vec::new();
-        if matches!(place.topology, Topology::Sentinel(_)) {
-            let to_them = Arc::new(Connector::for_sentinels(&place, options)?);
-            let lane = |host: &ServerAddress| {
-                Arc::new(ServerConnection::new(host.clone(), to_them.clone(), Some(home.clone()), None))
+        if matches!(url.topology, Topology::Sentinel(_)) {
+            let sentinel_connector = Arc::new(Connector::for_sentinels(&url, options)?);
+            let connection = |host: &ServerAddress| {
+                Arc::new(ServerConnection::new(host.clone(), sentinel_connector.clone(), Some(runtime.clone()), None))
             };
-            sentinels.extend(place.hosts.iter().map(lane));
+            sentinels.extend(url.hosts.iter().map(connection));
         }
-        let connector = Arc::new(Connector::new(&place, options)?);
+        let connector = Arc::new(Connector::new(&url, options)?);
         Ok(Arc::new_cyclic(|this| Servers {
             weak_self: this.clone(),
             connector,
-            url: place,
+            url,
             sentinels,
-            runtime: home,
-            push_handler: listener,
+            runtime,
+            push_handler,
             state: Mutex::default(),
             discovery_lock: tokio::sync::Mutex::default(),
         }))
@@ -184,145 +118,138 @@ impl Servers {
         &self.url
     }
 
-    /// Runs a script on the server that has this slot.
+    /// Runs a script on the master of this slot.
     ///
-    /// `Store` means that it was not carried out, `Unknown` that it may have been.
+    /// Returns `Error::Store` if the script did not run, `Error::Unknown` if it may have run.
     pub(super) async fn run_script(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         script: &Script,
         cmd: &Cmd,
     ) -> Result<Value> {
         let request =
             ServerRequest { script: Some(script), idempotent: script.only_reads(), ..ServerRequest::single(cmd) };
-        self.send_request(op, way, slot, &request).await
+        self.send_request(op, role, slot, &request).await
     }
 
-    /// The same for a script that may be carried out twice.
+    /// Runs a script that is safe to run twice; resends it if the reply is lost.
     pub(super) async fn run_script_idempotent(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         script: &Script,
         cmd: &Cmd,
     ) -> Result<Value> {
         self.send_request(
             op,
-            way,
+            role,
             slot,
             &ServerRequest { script: Some(script), idempotent: true, ..ServerRequest::single(cmd) },
         )
         .await
     }
 
-    /// The same for a plain command that may be carried out twice.
+    /// Sends a plain command that is safe to run twice; resends it if the reply is lost.
     pub(super) async fn send_idempotent(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         cmd: &Cmd,
     ) -> Result<Value> {
-        self.send_request(op, way, slot, &ServerRequest { idempotent: true, ..ServerRequest::single(cmd) }).await
+        self.send_request(op, role, slot, &ServerRequest { idempotent: true, ..ServerRequest::single(cmd) }).await
     }
 
-    /// The same for a plain command that may not.
-    pub(super) async fn send_once(&self, op: &'static str, way: ConnectionRole, slot: u16, cmd: &Cmd) -> Result<Value> {
-        self.send_request(op, way, slot, &ServerRequest::single(cmd)).await
+    /// Sends a plain command that must not run twice.
+    pub(super) async fn send_once(
+        &self,
+        op: &'static str,
+        role: ConnectionRole,
+        slot: u16,
+        cmd: &Cmd,
+    ) -> Result<Value> {
+        self.send_request(op, role, slot, &ServerRequest::single(cmd)).await
     }
 
-    /// Runs a script, or several commands in one transaction whose answers come as a list,
-    /// and answers only when so many replicas have it too; else `Unknown`.
+    /// Runs a script, or several commands as one transaction whose replies come as a list.
     ///
-    /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
+    /// If `confirm` is set, returns only after that many replicas have the write; otherwise the error is `Unknown`.
+    /// A transaction cannot follow a slot that is being migrated: it then returns `Nil`, and nothing ran.
     pub(super) async fn send_replicated(
         &self,
         op: &'static str,
         slot: u16,
         script: Option<&Script>,
         cmds: &[Cmd],
-        confirm: Option<ReplicaConfirmation<'_>>,
+        confirmation: Option<ReplicaConfirmation<'_>>,
     ) -> Result<Value> {
-        let request = ServerRequest { cmds, script, confirmation: confirm, idempotent: false };
-        if confirm.is_none() {
+        let request = ServerRequest { cmds, script, confirmation, idempotent: false };
+        if confirmation.is_none() {
             return self.send_request(op, ConnectionRole::Client, slot, &request).await;
         }
-        // By master: one whose replicas are slow holds up nobody who waits for another.
+        // One pool per master: slow replicas of one master do not delay requests to another.
         let master = self.master_of(slot);
-        let confirming = self.state().replica_wait_pool(master);
-        let Some(turn) = confirming.acquire().await else {
-            return Err(Error::store(op, "too many wait for replicas of this server; nothing was sent"));
+        let pool = self.state().replica_wait_pool(master);
+        let Some(permit) = pool.acquire().await else {
+            return Err(Error::store(op, "too many requests wait for replicas of this server; nothing was sent"));
         };
-        self.send_request(op, ConnectionRole::ReplicaWait(turn.index), slot, &request).await
+        self.send_request(op, ConnectionRole::ReplicaWait(permit.index), slot, &request).await
     }
 
-    /// Runs a script that may be carried out twice where no handler can hold it up, and answers as `deliver` does.
+    /// Like [`Servers::send_replicated`] for a script that is safe to run twice; no handler can block its connection.
     pub(super) async fn extend_replicated(
         &self,
         op: &'static str,
         slot: u16,
         script: &Script,
         cmd: &Cmd,
-        confirm: Option<ReplicaConfirmation<'_>>,
+        confirmation: Option<ReplicaConfirmation<'_>>,
     ) -> Result<Value> {
-        let way = if confirm.is_none() { ConnectionRole::Heartbeat } else { ConnectionRole::LockExtend };
-        let request = ServerRequest {
-            script: Some(script),
-            confirmation: confirm,
-            idempotent: true,
-            ..ServerRequest::single(cmd)
-        };
-        self.send_request(op, way, slot, &request).await
+        let role = if confirmation.is_none() { ConnectionRole::Heartbeat } else { ConnectionRole::LockExtend };
+        let request =
+            ServerRequest { script: Some(script), confirmation, idempotent: true, ..ServerRequest::single(cmd) };
+        self.send_request(op, role, slot, &request).await
     }
 
     async fn send_request(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         request: &ServerRequest<'_>,
     ) -> Result<Value> {
         let mut lost = false;
-        let answer = self.try_send_request(op, way, slot, request, &mut lost).await;
-        // A try whose answer was lost may have been carried out, whatever became of the others.
-        answer.map_err(|error| if lost && request.is_write() { error.into_unknown() } else { error })
+        let reply = self.try_send_request(op, role, slot, request, &mut lost).await;
+        // An attempt with a lost reply may have run, whatever happened to the other attempts.
+        reply.map_err(|error| if lost && request.is_write() { error.into_unknown() } else { error })
     }
 
     async fn try_send_request(
         &self,
         op: &'static str,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
         request: &ServerRequest<'_>,
         lost: &mut bool,
     ) -> Result<Value> {
-        let mut tries = RetryBudget::until(clock::monotonic_now() + way.retry_timeout());
-        let mut ask: Option<ServerAddress> = None;
+        let mut budget = RetryBudget::until(clock::monotonic_now() + role.retry_timeout());
+        let mut redirect: Option<ServerAddress> = None;
         loop {
-            let asked = ask.take();
-            let lane = match &asked {
-                Some(address) => self.connection(way, address),
-                None => match self.connection_for_slot(way, slot).await {
-                    Ok(lane) => lane,
-                    Err(nobody) if nobody.is_permanent() || !tries.wait_for_retry().await => {
-                        return Err(nobody.into_error(op));
-                    }
-                    Err(_) => continue,
-                },
+            let ask_target = redirect.take();
+            let Some(connection) = self.connection_for_try(op, role, slot, ask_target.as_ref(), &mut budget).await?
+            else {
+                continue;
             };
-            let lessons = self.state().discovery_count;
-            let error = match request.send_to(&lane, asked.is_some()).await {
+            let discovery_count = self.state().discovery_count;
+            let error = match request.send_to(&connection, ask_target.is_some()).await {
                 Ok(value) => return Ok(value),
-                Err(Unacknowledged::Unconfirmed(why)) => return Err(unconfirmed_error(op, why)),
+                Err(Unacknowledged::Unconfirmed(reason)) => return Err(unconfirmed_error(op, reason)),
                 Err(Unacknowledged::NotSent(error)) => {
-                    self.suspect_unreached(&lane, &error);
-                    if errors::is_permanent(&error) || !tries.wait_for_retry().await {
-                        return Err(errors::unreachable_error(op, lane.address(), error));
-                    }
-                    self.discover_masters(slot, lessons).await;
+                    self.suspect_unreached(&connection, &error);
+                    self.wait_and_rediscover(op, slot, &connection, error, &mut budget, discovery_count).await?;
                     continue;
                 }
                 Err(Unacknowledged::AfterSend(error)) => error,
@@ -331,33 +258,31 @@ impl Servers {
                 (ErrorClass::Moved(_) | ErrorClass::Ask(_), _) if self.url.topology == Topology::Standalone => {
                     return Err(errors::cluster_required_error(op, error));
                 }
-                (ErrorClass::NoScript, Some(script)) if tries.allow_redirect() => {
-                    match load_script(&lane, script).await {
-                        Ok(()) => {}
-                        Err(error) if errors::is_permanent(&error) || !tries.wait_for_retry().await => {
-                            return Err(errors::unreachable_error(op, lane.address(), error));
-                        }
-                        Err(_) => self.discover_masters(slot, lessons).await,
+                (ErrorClass::NoScript, Some(script)) if budget.allow_redirect() => {
+                    if let Err(error) = load_script(&connection, script).await {
+                        self.wait_and_rediscover(op, slot, &connection, error, &mut budget, discovery_count).await?;
                     }
                 }
-                (ErrorClass::Moved(to), _) if tries.allow_redirect() => self.note_slot_moved(slot, &to),
+                (ErrorClass::Moved(to), _) if budget.allow_redirect() => self.note_slot_moved(slot, &to),
                 (ErrorClass::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
-                (ErrorClass::Ask(to), _) if tries.allow_redirect() => ask = parse_redirect(&to, lane.address()),
-                (ErrorClass::NotMaster, _) if tries.wait_for_retry().await => {
-                    // Its name may stand for another server by now.
-                    lane.reset();
-                    self.suspect_master(&lane);
-                    self.discover_masters(slot, lessons).await;
+                (ErrorClass::Ask(to), _) if budget.allow_redirect() => {
+                    redirect = parse_redirect(&to, connection.address())
+                }
+                (ErrorClass::NotMaster, _) if budget.wait_for_retry().await => {
+                    // The host name may resolve to another server by now.
+                    connection.reset();
+                    self.suspect_master(&connection);
+                    self.discover_masters(slot, discovery_count).await;
                 }
                 (ErrorClass::TryLater | ErrorClass::Moved(_) | ErrorClass::Ask(_), _)
-                    if tries.wait_for_retry().await =>
+                    if budget.wait_for_retry().await =>
                 {
-                    self.discover_masters(slot, lessons).await
+                    self.discover_masters(slot, discovery_count).await
                 }
                 (ErrorClass::OutcomeUnknown, _) => {
                     *lost = true;
-                    self.suspect_master(&lane);
-                    if !request.idempotent || !tries.wait_for_retry().await {
+                    self.suspect_master(&connection);
+                    if !request.idempotent || !budget.wait_for_retry().await {
                         return Err(errors::unknown_error(op, error));
                     }
                 }
@@ -366,120 +291,93 @@ impl Servers {
         }
     }
 
-    /// Listens on channels of this slot where claims of this runtime are answered: in the order in which both were sent.
-    ///
-    /// `None` if the connection has changed meanwhile, and with it perhaps who listens.
-    pub(super) async fn subscribe_on_worker(
+    /// Returns the connection for one try: to the target of an ASK redirect if there is one, else to the master of the slot.
+    /// Returns `None` if the master is not known yet and time is left for another try.
+    async fn connection_for_try(
         &self,
+        op: &'static str,
+        role: ConnectionRole,
         slot: u16,
-        channels: &[String],
-    ) -> Result<Option<SubscribedConnection>> {
-        let subscribe = async |channel: &String| {
-            let mut cmd = redis::cmd("SSUBSCRIBE");
-            cmd.arg(channel);
-            self.send_idempotent("subscribe", ConnectionRole::Worker, slot, &cmd).await
-        };
-        for _ in 0..SUBSCRIBE_TRIES_MAX {
-            let before = self
-                .connection_for_slot(ConnectionRole::Worker, slot)
-                .await
-                .map_err(|nobody| nobody.into_error("subscribe"))?;
-            let generation = before.generation();
-            futures_util::future::try_join_all(channels.iter().map(subscribe)).await?;
-            let after = self
-                .connection_for_slot(ConnectionRole::Worker, slot)
-                .await
-                .map_err(|nobody| nobody.into_error("subscribe"))?;
-            let hearing = SubscribedConnection { connection: before, generation };
-            // The slot may have moved to another server meanwhile, and who was asked first does not listen.
-            if hearing.is_current() && Arc::ptr_eq(&hearing.connection, &after) {
-                return Ok(Some(hearing));
-            }
+        ask_target: Option<&ServerAddress>,
+        budget: &mut RetryBudget,
+    ) -> Result<Option<Arc<ServerConnection>>> {
+        if let Some(address) = ask_target {
+            return Ok(Some(self.connection(role, address)));
         }
-        Ok(None)
-    }
-
-    /// Listens on a channel of this slot, and answers by which connection; 0 if it has changed meanwhile, and with it perhaps
-    /// who listens.
-    pub(super) async fn subscribe(&self, slot: u16, channel: &str) -> Result<u64> {
-        let mut cmd = redis::cmd("SSUBSCRIBE");
-        cmd.arg(channel);
-        for _ in 0..SUBSCRIBE_TRIES_MAX {
-            let before = self.generation(ConnectionRole::Heartbeat, slot);
-            self.send_idempotent("subscribe", ConnectionRole::Heartbeat, slot, &cmd).await?;
-            if before != 0 && self.generation(ConnectionRole::Heartbeat, slot) == before {
-                return Ok(before);
-            }
+        match self.connection_for_slot(role, slot).await {
+            Ok(connection) => Ok(Some(connection)),
+            Err(unknown) if unknown.is_permanent() || !budget.wait_for_retry().await => Err(unknown.into_error(op)),
+            Err(_) => Ok(None),
         }
-        Ok(0)
     }
 
-    /// The latest connection that requests for this slot have taken; 0 if there is none.
-    pub(super) fn generation(&self, way: ConnectionRole, slot: u16) -> u64 {
-        self.connections_to_slot(way, slot).iter().map(|lane| lane.generation()).max().unwrap_or(0)
+    /// Prepares a retry after a failed connect or script load. Fails if the error is permanent or no time is left.
+    async fn wait_and_rediscover(
+        &self,
+        op: &'static str,
+        slot: u16,
+        connection: &ServerConnection,
+        error: RedisError,
+        budget: &mut RetryBudget,
+        discovery_count: u64,
+    ) -> Result<()> {
+        if errors::is_permanent(&error) || !budget.wait_for_retry().await {
+            return Err(errors::unreachable_error(op, connection.address(), error));
+        }
+        self.discover_masters(slot, discovery_count).await;
+        Ok(())
     }
 
-    /// The same of those requests alone that were made in this runtime: what others do changes nothing.
-    pub(super) fn runtime_generation(&self, way: ConnectionRole, slot: u16) -> u64 {
-        let address = self.state().address_of(&self.url, slot).cloned();
-        address.map_or(0, |address| self.connection(way, &address).generation())
-    }
-
-    /// How long nothing has been heard on the connection that listens for this slot; `None` if there is none.
-    pub(super) fn time_since_received(&self, slot: u16) -> Option<Duration> {
-        self.connections_to_slot(ConnectionRole::Heartbeat, slot).first().and_then(|lane| lane.time_since_received())
-    }
-
-    fn connections_to_slot(&self, way: ConnectionRole, slot: u16) -> Vec<Arc<ServerConnection>> {
-        let known = self.state();
-        let Some(address) = known.address_of(&self.url, slot) else {
+    fn connections_to_slot(&self, role: ConnectionRole, slot: u16) -> Vec<Arc<ServerConnection>> {
+        let state = self.state();
+        let Some(address) = state.address_of(&self.url, slot) else {
             return Vec::new();
         };
-        let there = known.connections.iter().filter(|((of, to, _), _)| *of == way && to == address);
-        there.map(|(_, lane)| lane.clone()).collect()
+        let matching = state.connections.iter().filter(|((of, to, _), _)| *of == role && to == address);
+        matching.map(|(_, connection)| connection.clone()).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, ServersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connection(&self, way: ConnectionRole, address: &ServerAddress) -> Arc<ServerConnection> {
-        let (home, listener) = match way {
+    fn connection(&self, role: ConnectionRole, address: &ServerAddress) -> Arc<ServerConnection> {
+        let (runtime, push_handler) = match role {
             ConnectionRole::Heartbeat => (Some(self.runtime.clone()), Some(self.push_handler.clone())),
             ConnectionRole::LockExtend | ConnectionRole::BlockingRead(_) => (Some(self.runtime.clone()), None),
             ConnectionRole::Worker => (None, Some(self.push_handler.clone())),
             ConnectionRole::Client | ConnectionRole::BulkRead | ConnectionRole::ReplicaWait(_) => (None, None),
         };
-        let here = Handle::try_current().ok().filter(|_| home.is_none());
-        let key: ConnectionKey = (way, address.clone(), here.map(|here| here.id()));
-        let mut known = self.state();
-        if let Some(lane) = known.connections.get(&key) {
-            return lane.clone();
+        let here = Handle::try_current().ok().filter(|_| runtime.is_none());
+        let key: ConnectionKey = (role, address.clone(), here.map(|here| here.id()));
+        let mut state = self.state();
+        if let Some(connection) = state.connections.get(&key) {
+            return connection.clone();
         }
-        known.evict_oldest_runtime(way, address);
-        let lane = ServerConnection::new(address.clone(), self.connector.clone(), home, listener)
-            .with_name(way.connection_name());
-        let lane = Arc::new(lane);
-        known.connections.insert(key, lane.clone());
-        lane
+        state.evict_oldest_runtime(role, address);
+        let connection = ServerConnection::new(address.clone(), self.connector.clone(), runtime, push_handler)
+            .with_name(role.connection_name());
+        let connection = Arc::new(connection);
+        state.connections.insert(key, connection.clone());
+        connection
     }
 
     async fn connection_for_slot(
         &self,
-        way: ConnectionRole,
+        role: ConnectionRole,
         slot: u16,
     ) -> Result<Arc<ServerConnection>, MasterUnknown> {
-        let (known, lessons) = {
-            let known = self.state();
-            (known.address_of(&self.url, slot).cloned(), known.discovery_count)
+        let (state, discovery_count) = {
+            let state = self.state();
+            (state.address_of(&self.url, slot).cloned(), state.discovery_count)
         };
-        if let Some(address) = known {
-            return Ok(self.connection(way, &address));
+        if let Some(address) = state {
+            return Ok(self.connection(role, &address));
         }
-        self.discover_masters(slot, lessons).await;
-        let learnt = self.state().address_of(&self.url, slot).cloned();
-        match learnt {
-            Some(address) => Ok(self.connection(way, &address)),
+        self.discover_masters(slot, discovery_count).await;
+        let discovered = self.state().address_of(&self.url, slot).cloned();
+        match discovered {
+            Some(address) => Ok(self.connection(role, &address)),
             None => Err(self.master_unknown()),
         }
     }
@@ -491,19 +389,19 @@ impl Servers {
     }
 }
 
-/// Where a server sends us to. One that names no host means its own.
-fn parse_redirect(to: &str, by: &ServerAddress) -> Option<ServerAddress> {
+/// Parses the target of a redirect. A target without a host means the host that sent it.
+fn parse_redirect(to: &str, sender: &ServerAddress) -> Option<ServerAddress> {
     match to.strip_prefix(':').and_then(|port| port.parse().ok()) {
-        Some(port) => Some(ServerAddress { host: by.host.clone(), port }),
+        Some(port) => Some(ServerAddress { host: sender.host.clone(), port }),
         None => ServerAddress::parse(to, 0),
     }
 }
 
 impl ServersState {
-    /// Nobody uses the connections to this server any more.
+    /// Drops all connections to this server.
     fn retire_server(&mut self, address: &ServerAddress) {
-        let left = self.connections.extract_if(|(_, other, _), _| other == address);
-        left.for_each(|(_, lane)| lane.retire());
+        let removed = self.connections.extract_if(|(_, other, _), _| other == address);
+        removed.for_each(|(_, connection)| connection.retire());
         self.replica_wait_pools.remove(&Some(address.clone()));
     }
 
@@ -511,36 +409,40 @@ impl ServersState {
         self.replica_wait_pools.entry(master).or_default().clone()
     }
 
-    /// Where too many runtimes have had a connection of their own, the oldest is forgotten: a program may make a runtime for
-    /// each call, and nobody tells when one has ended.
-    fn evict_oldest_runtime(&mut self, way: ConnectionRole, address: &ServerAddress) {
-        let like_it = |(of, to, _): &&ConnectionKey| *of == way && to == address;
-        if self.connections.keys().filter(like_it).count() < RUNTIMES_MAX {
+    /// Forgets the oldest connection of a role if too many runtimes have one. A program may create a runtime per call,
+    /// and the end of a runtime is not observable.
+    fn evict_oldest_runtime(&mut self, role: ConnectionRole, address: &ServerAddress) {
+        let is_same = |(of, to, _): &&ConnectionKey| *of == role && to == address;
+        if self.connections.keys().filter(is_same).count() < RUNTIMES_MAX {
             return;
         }
-        let unused = self.connections.iter().filter(|(key, _)| like_it(key)).min_by_key(|(_, lane)| lane.generation());
-        if let Some(key) = unused.map(|(key, _)| key.clone()) {
+        let oldest = self
+            .connections
+            .iter()
+            .filter(|(key, _)| is_same(key))
+            .min_by_key(|(_, connection)| connection.generation());
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
             self.connections.remove(&key);
         }
     }
 
-    fn address_of<'k>(&'k self, place: &'k RedisUrl, slot: u16) -> Option<&'k ServerAddress> {
-        match place.topology {
-            Topology::Standalone => place.hosts.first(),
+    fn address_of<'k>(&'k self, url: &'k RedisUrl, slot: u16) -> Option<&'k ServerAddress> {
+        match url.topology {
+            Topology::Standalone => url.hosts.first(),
             Topology::Sentinel(_) => self.master.as_ref(),
             Topology::Cluster => self.slots.master_of(slot),
         }
     }
 }
 
-fn unconfirmed_error(op: &'static str, why: Option<RedisError>) -> Error {
-    let too_few = || "fewer replicas than `replicas` asks for have confirmed it in time".into();
-    Error::Unknown { op, source: Some(why.map_or_else(too_few, Box::from)) }
+fn unconfirmed_error(op: &'static str, reason: Option<RedisError>) -> Error {
+    let too_few = || "fewer replicas than `replicas` requires confirmed it in time".into();
+    Error::Unknown { op, source: Some(reason.map_or_else(too_few, Box::from)) }
 }
 
-/// Makes a script known to a server; may be done twice.
-async fn load_script(lane: &Arc<ServerConnection>, script: &Script) -> Result<(), RedisError> {
+/// Loads a script into a server; safe to repeat.
+async fn load_script(connection: &Arc<ServerConnection>, script: &Script) -> Result<(), RedisError> {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(&script.code);
-    lane.send(&cmd).await.map(drop).map_err(ReplyLost::into_error)
+    connection.send(&cmd).await.map(drop).map_err(ReplyLost::into_error)
 }

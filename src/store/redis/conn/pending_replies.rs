@@ -1,11 +1,12 @@
-//! The answers that a connection owes: what does not come is given up.
+//! The requests in flight on a connection, with one timeout for all of them.
 //!
-//! One timer for all requests that are under way: one for each would cost more than the request itself, since a runtime
-//! that sleeps must be woken to learn of it. A server answers a connection in order, so if nothing at all is answered,
-//! the oldest request is not.
+//! A timer per request would cost more than the request: a sleeping runtime must be woken to register it. A server
+//! replies in order, so the oldest request is unanswered if and only if no reply arrives at all. One watchdog therefore
+//! checks once a second whether any reply has arrived.
 //!
-//! A Cluster takes leave of who listens to a slot that it gives away, unasked; the client takes that for the answer to the
-//! oldest request, and each answer from then on for that to the next. So nothing is believed that comes after it.
+//! A Cluster unsubscribes clients from a slot that it migrates, without a request. The client crate takes that push for
+//! the reply to the oldest request, and every later reply is off by one. No reply after such a push is therefore
+//! trusted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,38 +18,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::redis::conn::connector::REPLY_TIMEOUT;
 
-/// How often a look is taken while something is under way.
+/// Interval of the watchdog while requests are in flight.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// After so many looks at the same unanswered requests they are given up.
+/// Number of checks without a reply after which the requests fail.
 const CHECKS_MAX: u64 = REPLY_TIMEOUT.as_secs();
-/// One look more for each so many bytes that are to be sent: a slow network is not a dead server.
+/// One extra check per this many bytes to send: a slow network is not a dead server.
 const BYTES_PER_EXTRA_CHECK: u64 = 256 * 1024;
-/// But no more than so many.
+/// Maximum number of extra checks.
 const EXTRA_CHECKS_MAX: u64 = 60;
 
-/// The requests of one connection.
+/// The requests in flight on one connection.
 #[derive(Default)]
 pub(crate) struct PendingReplies {
     sent: AtomicU64,
-    /// What the requests under way have to say.
+    /// Total size of the requests in flight.
     pending_bytes: AtomicU64,
-    /// Answered, or given up by who asked.
+    /// Answered requests and cancelled ones.
     finished: AtomicU64,
-    /// Only this shows that the server lives.
+    /// Answered requests only: the sign that the server is alive.
     replied: AtomicU64,
-    /// Somebody takes looks.
+    /// A watchdog runs.
     has_watchdog: AtomicBool,
-    /// Farewells that were asked for.
+    /// Number of unsubscribe pushes that a request has caused.
     expected_unsubscribes: AtomicU64,
-    /// One came unasked.
+    /// An unsubscribe push arrived without a request.
     is_out_of_sync: AtomicBool,
-    /// No answer will come that can be believed.
+    /// No reply that could still arrive is trusted.
     failed: CancellationToken,
-    /// The connection has ended.
+    /// The connection has closed.
     is_closed: AtomicBool,
 }
 
-/// A request under way; ends when dropped.
+/// Counts a request in flight until it is dropped.
 struct PendingRequest<'w>(&'w PendingReplies, u64);
 
 impl Drop for PendingRequest<'_> {
@@ -58,7 +59,7 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// Somebody who takes looks, until it is dropped, also with its runtime.
+/// The watchdog of a connection. Dropped when it stops, or with its runtime.
 struct ReplyWatchdog(Arc<PendingReplies>);
 
 impl Drop for ReplyWatchdog {
@@ -68,56 +69,58 @@ impl Drop for ReplyWatchdog {
 }
 
 impl PendingReplies {
-    /// The answer to a request of so many bytes, or an error once none has come for too long. Looks are taken where the
-    /// connection is driven.
+    /// Waits for the reply to a request of this size; fails if the server has not replied for too long. The watchdog
+    /// runs on the runtime that drives the connection.
     pub(crate) async fn wait_for_reply<T>(
         self: &Arc<Self>,
-        home: Option<&Handle>,
+        runtime: Option<&Handle>,
         bytes: u64,
         request: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
         self.sent.fetch_add(1, Ordering::SeqCst);
         self.pending_bytes.fetch_add(bytes, Ordering::SeqCst);
-        let _under_way = PendingRequest(self, bytes);
+        let _pending = PendingRequest(self, bytes);
         if !self.has_watchdog.swap(true, Ordering::SeqCst) {
-            let looking = ReplyWatchdog(self.clone());
-            match home {
-                Some(home) => home.spawn(looking.run()),
-                None => tokio::spawn(looking.run()),
+            let watchdog = ReplyWatchdog(self.clone());
+            match runtime {
+                Some(runtime) => runtime.spawn(watchdog.run()),
+                None => tokio::spawn(watchdog.run()),
             };
         }
         tokio::select! {
             biased;
-            answer = request => {
+            reply = request => {
                 self.replied.fetch_add(1, Ordering::SeqCst);
-                if self.is_out_of_sync.load(Ordering::SeqCst) { Err(self.failure_error()) } else { answer }
+                if self.is_out_of_sync.load(Ordering::SeqCst) { Err(self.failure_error()) } else { reply }
             }
             () = self.failed.cancelled() => Err(self.failure_error()),
         }
     }
 
-    /// The next request asks the server to take leave.
+    /// Announces that the next request causes an unsubscribe push.
     pub(crate) fn expect_unsubscribe(&self) {
         self.expected_unsubscribes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It has not been carried out: no farewell will come.
+    /// Takes the announcement back: the request failed, so no push follows.
     pub(crate) fn cancel_expected_unsubscribe(&self) {
-        let _ =
-            self.expected_unsubscribes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asked| asked.checked_sub(1));
+        let _ = self
+            .expected_unsubscribes
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |expected| expected.checked_sub(1));
     }
 
-    /// The server has taken leave. To be told before the client takes it for an answer.
+    /// Records an unsubscribe push. Must run before the client crate takes it for a reply.
     pub(crate) fn note_unsubscribe(&self) {
-        let asked =
-            self.expected_unsubscribes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asked| asked.checked_sub(1));
-        if asked.is_err() {
+        let expected = self
+            .expected_unsubscribes
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |expected| expected.checked_sub(1));
+        if expected.is_err() {
             self.is_out_of_sync.store(true, Ordering::SeqCst);
             self.failed.cancel();
         }
     }
 
-    /// The connection has ended. Whoever waits is told by the client, and nothing more is to be sent.
+    /// Records that the connection has closed. The client crate fails the waiting requests; no more may be sent.
     pub(crate) fn mark_closed(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }
@@ -128,42 +131,43 @@ impl PendingReplies {
 
     fn failure_error(&self) -> RedisError {
         match self.is_out_of_sync.load(Ordering::SeqCst) {
-            true => std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the server gave the slot away").into(),
+            true => std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the server moved the slot away").into(),
             false => std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
         }
     }
 
-    /// How many were answered, and whether anybody waits.
+    /// Returns the number of answered requests, and whether any request waits.
     fn progress(&self) -> (u64, bool) {
-        let ended = self.finished.load(Ordering::SeqCst);
-        (self.replied.load(Ordering::SeqCst), self.sent.load(Ordering::SeqCst) != ended)
+        let finished = self.finished.load(Ordering::SeqCst);
+        (self.replied.load(Ordering::SeqCst), self.sent.load(Ordering::SeqCst) != finished)
     }
 }
 
 impl ReplyWatchdog {
     async fn run(self) {
-        let (mut before, mut looks) = (self.0.progress().0, 0);
+        let (mut replied_before, mut checks) = (self.0.progress().0, 0);
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let (answered, under_way) = self.0.progress();
-            if !under_way {
+            let (replied, has_pending) = self.0.progress();
+            if !has_pending {
                 return self.stop_if_idle();
             }
-            looks = if answered == before { looks + 1 } else { 0 };
-            before = answered;
-            let more = (self.0.pending_bytes.load(Ordering::SeqCst) / BYTES_PER_EXTRA_CHECK).min(EXTRA_CHECKS_MAX);
-            if looks >= CHECKS_MAX + more {
+            checks = if replied == replied_before { checks + 1 } else { 0 };
+            replied_before = replied;
+            let extra_checks =
+                (self.0.pending_bytes.load(Ordering::SeqCst) / BYTES_PER_EXTRA_CHECK).min(EXTRA_CHECKS_MAX);
+            if checks >= CHECKS_MAX + extra_checks {
                 return self.0.failed.cancel();
             }
         }
     }
 
-    /// Nothing is under way; something that begins just now has seen somebody look, and must not be left unwatched.
+    /// Stops the watchdog. A request that starts right now saw it running, so it is replaced if any request waits.
     fn stop_if_idle(self) {
-        let answers = self.0.clone();
+        let pending_replies = self.0.clone();
         drop(self);
-        if answers.progress().1 && !answers.has_watchdog.swap(true, Ordering::SeqCst) {
-            tokio::spawn(ReplyWatchdog(answers).run());
+        if pending_replies.progress().1 && !pending_replies.has_watchdog.swap(true, Ordering::SeqCst) {
+            tokio::spawn(ReplyWatchdog(pending_replies).run());
         }
     }
 }
@@ -178,78 +182,82 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unanswered_request_times_out_while_others_are_cancelled() {
-        let answers = Arc::new(PendingReplies::default());
-        let waiting = answers.wait_for_reply(None, 0, never_reply());
-        let coming_and_going = async {
+        let pending_replies = Arc::new(PendingReplies::default());
+        let waits = pending_replies.wait_for_reply(None, 0, never_reply());
+        let cancelled_requests = async {
             loop {
-                let _ = tokio::time::timeout(CHECK_INTERVAL / 3, answers.wait_for_reply(None, 0, never_reply())).await;
+                let _ =
+                    tokio::time::timeout(CHECK_INTERVAL / 3, pending_replies.wait_for_reply(None, 0, never_reply()))
+                        .await;
                 tokio::time::sleep(CHECK_INTERVAL / 100).await;
             }
         };
         let error = tokio::select! {
-            answer = waiting => answer.expect_err("nobody answers"),
-            () = coming_and_going => return,
+            reply = waits => reply.expect_err("no reply arrives"),
+            () = cancelled_requests => return,
         };
         assert!(error.is_timeout());
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_request_survives_while_others_are_answered() {
-        let answers = Arc::new(PendingReplies::default());
-        let late = answers.wait_for_reply(None, 0, async {
+        let pending_replies = Arc::new(PendingReplies::default());
+        let slow = pending_replies.wait_for_reply(None, 0, async {
             tokio::time::sleep(10 * REPLY_TIMEOUT).await;
             Ok(())
         });
         let others = async {
             loop {
                 tokio::time::sleep(CHECK_INTERVAL / 2).await;
-                assert!(answers.wait_for_reply(None, 0, async { Ok(()) }).await.is_ok());
+                assert!(pending_replies.wait_for_reply(None, 0, async { Ok(()) }).await.is_ok());
             }
         };
         tokio::select! {
-            answer = late => assert!(answer.is_ok()),
+            reply = slow => assert!(reply.is_ok()),
             () = others => {}
         }
     }
 
     #[tokio::test]
     async fn replies_after_unsolicited_unsubscribe_are_rejected() {
-        let answers = Arc::new(PendingReplies::default());
-        answers.expect_unsubscribe();
-        let asked_for = answers.wait_for_reply(None, 0, async {
-            answers.note_unsubscribe();
+        let pending_replies = Arc::new(PendingReplies::default());
+        pending_replies.expect_unsubscribe();
+        let expected_push = pending_replies.wait_for_reply(None, 0, async {
+            pending_replies.note_unsubscribe();
             Ok(())
         });
-        assert!(asked_for.await.is_ok());
-        let taken_for_it = answers.wait_for_reply(None, 0, async {
-            answers.note_unsubscribe();
+        assert!(expected_push.await.is_ok());
+        let unexpected_push = pending_replies.wait_for_reply(None, 0, async {
+            pending_replies.note_unsubscribe();
             Ok(())
         });
-        assert!(taken_for_it.await.expect_err("is not its answer").is_io_error());
-        assert!(answers.wait_for_reply(None, 0, async { Ok(()) }).await.expect_err("nor is this").is_io_error());
+        assert!(unexpected_push.await.expect_err("is not its reply").is_io_error());
+        assert!(
+            pending_replies.wait_for_reply(None, 0, async { Ok(()) }).await.expect_err("nor is this").is_io_error()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn large_request_gets_longer_timeout() {
-        let answers = Arc::new(PendingReplies::default());
-        let slow = answers.wait_for_reply(None, 10 * BYTES_PER_EXTRA_CHECK, async {
+        let pending_replies = Arc::new(PendingReplies::default());
+        let slow = pending_replies.wait_for_reply(None, 10 * BYTES_PER_EXTRA_CHECK, async {
             tokio::time::sleep(2 * REPLY_TIMEOUT).await;
             Ok(())
         });
         assert!(slow.await.is_ok());
-        let begin = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         assert!(
-            answers.wait_for_reply(None, 10 * BYTES_PER_EXTRA_CHECK, never_reply()).await.is_err(),
+            pending_replies.wait_for_reply(None, 10 * BYTES_PER_EXTRA_CHECK, never_reply()).await.is_err(),
             "but not for ever"
         );
-        assert!(begin.elapsed() < 4 * REPLY_TIMEOUT);
+        assert!(start.elapsed() < 4 * REPLY_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn request_after_idle_period_times_out() {
-        let answers = Arc::new(PendingReplies::default());
-        assert!(answers.wait_for_reply(None, 0, async { Ok(()) }).await.is_ok());
+        let pending_replies = Arc::new(PendingReplies::default());
+        assert!(pending_replies.wait_for_reply(None, 0, async { Ok(()) }).await.is_ok());
         tokio::time::sleep(3 * CHECK_INTERVAL).await;
-        assert!(answers.wait_for_reply(None, 0, never_reply()).await.is_err());
+        assert!(pending_replies.wait_for_reply(None, 0, never_reply()).await.is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to one master that wait until replicas have what was written: a connection each, so many at a time.
+//! A pool of connections to one master for requests that wait for replicas (`WAIT`), one request per connection.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,12 +6,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::redis::conn::RETRY_TIMEOUT;
 
-/// Most connections to one server for requests that wait for its replicas.
+/// Maximum connections to one server that wait for its replicas.
 const REPLICA_WAIT_CONNECTIONS_MAX: usize = 16;
 
 pub(crate) struct ReplicaWaitPool {
     permits: Semaphore,
-    /// Numbers of the connections that nobody uses.
+    /// Indexes of the unused connections.
     free_indexes: Mutex<Vec<usize>>,
 }
 
@@ -25,11 +25,11 @@ impl Default for ReplicaWaitPool {
 }
 
 impl ReplicaWaitPool {
-    /// One of the connections; `None` if none is free for too long.
+    /// Acquires a connection; returns `None` if none becomes free in time.
     pub(crate) async fn acquire(&self) -> Option<ReplicaWaitPermit<'_>> {
         let permit = tokio::time::timeout(RETRY_TIMEOUT, self.permits.acquire()).await.ok()?.ok()?;
-        let at = self.free_indexes().pop().unwrap_or(0);
-        Some(ReplicaWaitPermit { pool: self, index: at, _permit: permit })
+        let index = self.free_indexes().pop().unwrap_or(0);
+        Some(ReplicaWaitPermit { pool: self, index, _permit: permit })
     }
 
     fn free_indexes(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -37,7 +37,7 @@ impl ReplicaWaitPool {
     }
 }
 
-/// The use of one of the connections; ends when dropped.
+/// The use of one connection; returns it to the pool when dropped.
 pub(crate) struct ReplicaWaitPermit<'c> {
     pool: &'c ReplicaWaitPool,
     pub(crate) index: usize,
@@ -56,16 +56,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_permit_has_own_connection_and_acquire_times_out() {
-        let confirming = ReplicaWaitPool::default();
-        let mut turns = Vec::new();
+        let pool = ReplicaWaitPool::default();
+        let mut permits = Vec::new();
         for _ in 0..REPLICA_WAIT_CONNECTIONS_MAX {
-            turns.push(confirming.acquire().await.expect("is free"));
+            permits.push(pool.acquire().await.expect("is free"));
         }
-        let mut numbers: Vec<usize> = turns.iter().map(|turn| turn.index).collect();
+        let mut numbers: Vec<usize> = permits.iter().map(|permit| permit.index).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..REPLICA_WAIT_CONNECTIONS_MAX).collect::<Vec<_>>());
-        assert!(confirming.acquire().await.is_none(), "all are in use");
-        let ended = turns.pop().expect("there is one").index;
-        assert_eq!(confirming.acquire().await.map(|turn| turn.index), Some(ended));
+        assert!(pool.acquire().await.is_none(), "all are in use");
+        let freed = permits.pop().expect("there is one").index;
+        assert_eq!(pool.acquire().await.map(|permit| permit.index), Some(freed));
     }
 }

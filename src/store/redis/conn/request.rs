@@ -1,4 +1,4 @@
-//! One request: what is sent, one try with one server, and how often it is tried.
+//! One request: its commands, one attempt on one server, and the retry budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,104 +11,110 @@ use crate::store::redis::conn::connection::{ReplyLost, ServerConnection};
 use crate::store::redis::conn::connector;
 use crate::store::redis::script::{self, Script};
 
-/// The first wait before a request is tried again; doubles up to the longest.
+/// First pause before a retry; doubles up to the maximum.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(5);
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Most servers that a request is sent on to without a pause.
+/// Maximum redirects to follow without a pause.
 const REDIRECTS_MAX: u32 = 5;
 
-/// What is sent: a command, or several that are carried out together or not at all.
+/// A command, or several commands that run as one transaction.
 pub(crate) struct ServerRequest<'r> {
     pub(crate) cmds: &'r [Cmd],
-    /// What to load if the server does not know it.
+    /// Loaded if the server does not have it.
     pub(crate) script: Option<&'r Script>,
-    /// Who else must have it before it is answered.
+    /// The replicas that must have the write before the request succeeds.
     pub(crate) confirmation: Option<ReplicaConfirmation<'r>>,
-    /// It may be carried out twice: if its answer is lost, it is sent again.
+    /// The request may run twice: it is resent if its reply is lost.
     pub(crate) idempotent: bool,
 }
 
-/// How many replicas must have something before it is answered.
+/// The number of replicas that must have a write before the request succeeds.
 #[derive(Clone, Copy)]
 pub(in crate::store::redis) struct ReplicaConfirmation<'r> {
     pub(in crate::store::redis) replicas: u32,
-    /// Written last: replicas confirm what a connection has written, and a push that finds its jobs there already
-    /// would have written nothing, though their first sending may not have reached any replica.
-    /// What writes whenever it must be confirmed needs none.
-    pub(in crate::store::redis) seal: Option<&'r Cmd>,
+    /// A small write, sent last. Replicas confirm the writes of a connection, and a repeated push that finds its jobs
+    /// writes nothing, although no replica may have the first push yet. Not needed if the request always writes.
+    pub(in crate::store::redis) mark_write: Option<&'r Cmd>,
 }
 
 impl<'r> ServerRequest<'r> {
-    /// One plain command, sent once.
+    /// Returns a request of one plain command that is sent once.
     pub(crate) fn single(cmd: &'r Cmd) -> Self {
         ServerRequest { cmds: std::slice::from_ref(cmd), script: None, confirmation: None, idempotent: false }
     }
 
-    /// Whether it matters if it was carried out.
+    /// Returns whether the request may change data.
     pub(crate) fn is_write(&self) -> bool {
         self.script.is_some_and(|script| !script.only_reads())
     }
 
-    /// One try with one server, `asking` if the slot is on its way there.
-    pub(crate) async fn send_to(&self, lane: &Arc<ServerConnection>, asking: bool) -> Result<Value, Unacknowledged> {
+    /// Makes one attempt on one server, with `ASKING` if the slot is being migrated to it.
+    pub(crate) async fn send_to(
+        &self,
+        connection: &Arc<ServerConnection>,
+        asking: bool,
+    ) -> Result<Value, Unacknowledged> {
         if let ([cmd], false, None) = (self.cmds, asking, self.confirmation) {
-            return Ok(lane.send(cmd).await?);
+            return Ok(connection.send(cmd).await?);
         }
-        let seal = self.confirmation.and_then(|confirm| confirm.seal);
-        let together = self.cmds.len() > 1;
+        let mark_write = self.confirmation.and_then(|confirmation| confirmation.mark_write);
+        let is_transaction = self.cmds.len() > 1;
         let mut pipe = redis::pipe();
         if asking {
             pipe.cmd("ASKING");
         }
-        if together {
+        if is_transaction {
             pipe.cmd("MULTI");
         }
         for cmd in self.cmds {
             pipe.add_command(cmd.clone());
         }
-        if together {
+        if is_transaction {
             pipe.cmd("EXEC");
         }
-        if let Some(seal) = seal {
-            // Of a script that is not known it would be told too late.
+        if let Some(mark_write) = mark_write {
+            // Loaded first: NOSCRIPT would arrive only after the request ran.
             pipe.cmd("SCRIPT").arg("LOAD").arg(&script::MARK_WRITE.code);
-            // It counts for one command only.
+            // ASKING counts for one command only.
             if asking {
                 pipe.cmd("ASKING");
             }
-            pipe.add_command(seal.clone());
+            pipe.add_command(mark_write.clone());
         }
-        if let Some(confirm) = self.confirmation {
-            pipe.cmd("WAIT").arg(confirm.replicas).arg((connector::REPLY_TIMEOUT / 2).as_millis() as u64);
+        if let Some(confirmation) = self.confirmation {
+            pipe.cmd("WAIT").arg(confirmation.replicas).arg((connector::REPLY_TIMEOUT / 2).as_millis() as u64);
         }
-        let mut answers = lane.send_pipeline(&pipe).await?;
+        let mut replies = connection.send_pipeline(&pipe).await?;
         let confirmed = match self.confirmation {
             None => true,
-            Some(confirm) => matches!(answers.pop(), Some(Value::Int(got)) if got >= i64::from(confirm.replicas)),
+            Some(confirmation) => {
+                matches!(replies.pop(), Some(Value::Int(count)) if count >= i64::from(confirmation.replicas))
+            }
         };
-        let sealed = if seal.is_some() { answers.pop() } else { None };
-        if sealed.is_some() {
-            let before_it = if asking { 2 } else { 1 };
-            answers.truncate(answers.len().saturating_sub(before_it));
+        let mark_reply = if mark_write.is_some() { replies.pop() } else { None };
+        if mark_reply.is_some() {
+            let replies_before_mark = if asking { 2 } else { 1 };
+            replies.truncate(replies.len().saturating_sub(replies_before_mark));
         }
-        // A command that was refused says why; the end of a transaction only says that one was. One that has ended with a list
-        // was carried out, all but what the list says has failed.
-        let mut answer = Value::Nil;
-        for value in answers {
-            let ended = together && matches!(value, Value::Array(_));
-            let why =
-                |error| if ended { Unacknowledged::Unconfirmed(Some(error)) } else { Unacknowledged::AfterSend(error) };
-            answer = value.extract_error().map_err(why)?;
+        // A rejected command has its own error; EXEC only reports that one was rejected. An EXEC that returns a list
+        // did run, except for the commands with an error in the list.
+        let mut reply = Value::Nil;
+        for value in replies {
+            let has_run = is_transaction && matches!(value, Value::Array(_));
+            let unacknowledged = |error| {
+                if has_run { Unacknowledged::Unconfirmed(Some(error)) } else { Unacknowledged::AfterSend(error) }
+            };
+            reply = value.extract_error().map_err(unacknowledged)?;
         }
-        // What goes before the seal was carried out: to send it again is not for us to decide.
-        if let Some(sealed) = sealed {
-            sealed.extract_error().map_err(|error| Unacknowledged::Unconfirmed(Some(error)))?;
+        // The commands before `mark_write` have run: the caller decides about a retry.
+        if let Some(mark_reply) = mark_reply {
+            mark_reply.extract_error().map_err(|error| Unacknowledged::Unconfirmed(Some(error)))?;
         }
-        if confirmed { Ok(answer) } else { Err(Unacknowledged::Unconfirmed(None)) }
+        if confirmed { Ok(reply) } else { Err(Unacknowledged::Unconfirmed(None)) }
     }
 }
 
-/// How often a request is tried.
+/// The deadline, the pause and the redirects of a request's attempts.
 pub(crate) struct RetryBudget {
     deadline: Instant,
     pause: Duration,
@@ -116,17 +122,17 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    pub(crate) fn until(until: Instant) -> Self {
-        RetryBudget { deadline: until, pause: RETRY_PAUSE_MIN, redirects: 0 }
+    pub(crate) fn until(deadline: Instant) -> Self {
+        RetryBudget { deadline, pause: RETRY_PAUSE_MIN, redirects: 0 }
     }
 
-    /// Whether to send on at once.
+    /// Returns whether another redirect may be followed at once.
     pub(crate) fn allow_redirect(&mut self) -> bool {
         self.redirects += 1;
         self.redirects <= REDIRECTS_MAX
     }
 
-    /// Waits a moment; answers whether there is time for another try.
+    /// Waits before a retry; returns whether time is left for it.
     pub(crate) async fn wait_for_retry(&mut self) -> bool {
         let pause = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
         if clock::monotonic_now() + pause >= self.deadline {
@@ -141,13 +147,13 @@ impl RetryBudget {
 pub(crate) enum Unacknowledged {
     NotSent(RedisError),
     AfterSend(RedisError),
-    /// Carried out, but not by as many replicas as were asked for; or only in part, or nobody knows, because of this.
+    /// Ran, but fewer replicas confirmed it than required; or it ran partially, or may have run, because of this error.
     Unconfirmed(Option<RedisError>),
 }
 
 impl From<ReplyLost> for Unacknowledged {
-    fn from(no_answer: ReplyLost) -> Self {
-        match no_answer {
+    fn from(lost: ReplyLost) -> Self {
+        match lost {
             ReplyLost::NotSent(error) => Unacknowledged::NotSent(error),
             ReplyLost::AfterSend(error) => Unacknowledged::AfterSend(error),
         }

@@ -1,21 +1,21 @@
-//! Which server of a Cluster has which slot.
+//! The slot map of a Cluster: which master serves which slot.
 
 use redis::Value;
 
 use crate::store::redis::keys::CLUSTER_SLOTS;
 use crate::store::redis::url::ServerAddress;
 
-/// Ranges of slots with their masters, sorted. Empty until the Cluster has been asked.
+/// Sorted ranges of slots with their masters. Empty until the first discovery.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     ranges: Vec<(u16, u16, ServerAddress)>,
 }
 
 impl SlotMap {
-    /// The answer to CLUSTER SLOTS; a server that names no host means the one that was asked.
-    pub(crate) fn parse(answer: Value, asked: &ServerAddress) -> Option<Self> {
+    /// Parses the reply to `CLUSTER SLOTS`. A server without a host is the one that replied.
+    pub(crate) fn parse(reply: Value, sender: &ServerAddress) -> Option<Self> {
         let mut ranges = Vec::new();
-        for range in answer.into_sequence().ok()? {
+        for range in reply.into_sequence().ok()? {
             let [first, last, master, ..] = &range.into_sequence().ok()?[..] else {
                 return None;
             };
@@ -31,7 +31,7 @@ impl SlotMap {
             };
             let host = match host {
                 Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-                _ => asked.host.clone(),
+                _ => sender.host.clone(),
             };
             ranges.push((slot(first)?, slot(last)?, ServerAddress { host, port: u16::try_from(*port).ok()? }));
         }
@@ -39,35 +39,35 @@ impl SlotMap {
         Some(SlotMap { ranges })
     }
 
-    /// How many slots have a master.
+    /// Returns the number of slots that have a master.
     fn covered_slots(&self) -> u32 {
         self.ranges.iter().map(|(first, last, _)| u32::from(last.saturating_sub(*first)) + 1).sum()
     }
 
-    /// Every slot has a master: nobody knows more.
+    /// Returns whether every slot has a master.
     pub(crate) fn is_complete(&self) -> bool {
         self.covered_slots() >= u32::from(CLUSTER_SLOTS)
     }
 
-    /// How much it tells to one who misses a slot: first whether it names a master for that, then of how many others.
+    /// Ranks a map for a caller that misses a slot: first whether it names that master, then by the number of slots.
     pub(crate) fn rank_for(&self, missed: u16) -> (bool, u32) {
         (self.master_of(missed).is_some(), self.covered_slots())
     }
 
-    /// Whether to believe it rather than what is known: if it names who has the slot that is missed, right or wrong, or knows
-    /// of more slots. A server that has just come back without its memory knows of none.
+    /// Returns whether this map should replace `known`: it names a master for the missed slot, or covers more slots.
+    /// A server that restarted without its data covers none.
     pub(crate) fn is_better_than(&self, missed: u16, known: &SlotMap) -> bool {
-        let (names_it, covers) = self.rank_for(missed);
-        names_it || covers > known.covered_slots()
+        let (names_missed, covers) = self.rank_for(missed);
+        names_missed || covers > known.covered_slots()
     }
 
-    /// Whom to ask for another map, each once: last those who fail, and the one who did not serve the slot that is missed.
-    /// A server that is cut off from the others still tells what was so before.
+    /// Returns the servers to ask for a new map, each once. Failing servers, and then the one that did not serve the
+    /// missed slot, come last: a server that is cut off from the others still reports the old map.
     pub(crate) fn query_order(
         &self,
         missed: u16,
         more: &[ServerAddress],
-        fails: impl Fn(&ServerAddress) -> bool,
+        is_failing: impl Fn(&ServerAddress) -> bool,
     ) -> Vec<ServerAddress> {
         let mut hosts = self.masters();
         for host in more {
@@ -76,21 +76,21 @@ impl SlotMap {
             }
         }
         let served = self.master_of(missed);
-        hosts.sort_by_cached_key(|host| (Some(host) == served, fails(host)));
+        hosts.sort_by_cached_key(|host| (Some(host) == served, is_failing(host)));
         hosts
     }
 
     pub(crate) fn master_of(&self, slot: u16) -> Option<&ServerAddress> {
-        let at = self.ranges.partition_point(|(first, _, _)| *first <= slot).checked_sub(1)?;
-        self.ranges.get(at).filter(|(_, last, _)| slot <= *last).map(|(_, _, address)| address)
+        let index = self.ranges.partition_point(|(first, _, _)| *first <= slot).checked_sub(1)?;
+        self.ranges.get(index).filter(|(_, last, _)| slot <= *last).map(|(_, _, address)| address)
     }
 
-    /// Any slot of this master.
+    /// Returns any slot of this master.
     pub(crate) fn any_slot_of(&self, master: &ServerAddress) -> Option<u16> {
         self.ranges.iter().find(|(_, _, address)| address == master).map(|(first, ..)| *first)
     }
 
-    /// Every master once.
+    /// Returns every master once.
     pub(crate) fn masters(&self) -> Vec<ServerAddress> {
         let mut masters: Vec<ServerAddress> = self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
         masters.sort();
@@ -98,7 +98,7 @@ impl SlotMap {
         masters
     }
 
-    /// A server has said where a slot lives now; the rest of the map is asked for later.
+    /// Records that a slot has moved; the rest of the map is discovered later.
     pub(crate) fn set_master(&mut self, slot: u16, address: ServerAddress) {
         let mut ranges = Vec::with_capacity(self.ranges.len() + 2);
         for (first, last, master) in self.ranges.drain(..) {
@@ -133,8 +133,8 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: &str, port: i64| Value::Array(vec![text(host), Value::Int(port), text("id")]);
         let range = |a, b, node: Value| Value::Array(vec![Value::Int(a), Value::Int(b), node.clone(), node]);
-        let answer = Value::Array(vec![range(100, 16383, node("b", 2)), range(0, 99, node("", 1))]);
-        let map = SlotMap::parse(answer, &address(9)).expect("reads");
+        let reply = Value::Array(vec![range(100, 16383, node("b", 2)), range(0, 99, node("", 1))]);
+        let map = SlotMap::parse(reply, &address(9)).expect("reads");
         assert_eq!(map.master_of(99), Some(&ServerAddress { host: "h".into(), port: 1 }));
         assert_eq!(map.master_of(100).map(|a| a.host.as_str()), Some("b"));
         assert_eq!(map.masters().len(), 2);
@@ -151,18 +151,18 @@ mod tests {
         assert!(known.is_complete() && !slot_map(&[(0, 99, 1)]).is_complete());
         let empty = SlotMap::parse(Value::Array(Vec::new()), &address(1)).expect("reads");
         assert!(!empty.is_better_than(7, &known) && !empty.is_better_than(7, &SlotMap::default()));
-        // It has been given new slots, and knows of no others.
+        // A server that has just received its first slots and does not see the others.
         assert!(!slot_map(&[(0, 6, 1)]).is_better_than(7, &known));
         assert!(slot_map(&[(0, 6, 1)]).is_better_than(7, &SlotMap::default()), "better than nothing");
-        assert!(slot_map(&[(0, 99, 3)]).is_better_than(7, &known), "it names who has the slot");
+        assert!(slot_map(&[(0, 99, 3)]).is_better_than(7, &known), "it names a master for the slot");
     }
 
     #[test]
     fn map_naming_the_missed_slot_ranks_highest() {
-        let (few, many, strange) =
+        let (few, many, other) =
             (slot_map(&[(0, 9, 1)]), slot_map(&[(0, 99, 1)]), slot_map(&[(10, CLUSTER_SLOTS - 1, 1)]));
         assert!(many.rank_for(7) > few.rank_for(7));
-        assert!(few.rank_for(7) > strange.rank_for(7), "however many others it names");
+        assert!(few.rank_for(7) > other.rank_for(7), "however many others it names");
     }
 
     #[test]
@@ -179,16 +179,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slot_that_moved_is_found_and_no_other_is_lost(moves in proptest::collection::vec((0u16..CLUSTER_SLOTS, 1u16..9), 0..40), look in 0u16..CLUSTER_SLOTS) {
+        fn moved_slot_is_found_and_no_other_is_lost(moves in proptest::collection::vec((0u16..CLUSTER_SLOTS, 1u16..9), 0..40), slot_checked in 0u16..CLUSTER_SLOTS) {
             let mut map = SlotMap { ranges: vec![(0, CLUSTER_SLOTS - 1, address(0))] };
             let mut last = address(0);
             for (slot, port) in moves {
                 map.set_master(slot, address(port));
-                if slot == look {
+                if slot == slot_checked {
                     last = address(port);
                 }
             }
-            prop_assert_eq!(map.master_of(look), Some(&last));
+            prop_assert_eq!(map.master_of(slot_checked), Some(&last));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looking after jobs: edits, changes to many, limits, and what attempts say of themselves.
+//! Changes jobs and queues: edits, bulk changes, capacities, and the progress that attempts report.
 
 use std::sync::atomic::Ordering;
 
@@ -12,68 +12,69 @@ use crate::store::redis::jobs::query::{find_job, parse_change_result, remove_fro
 use crate::store::redis::{Redis, record, script};
 use crate::store::{BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, JobEdit, ProgressUpdate};
 
-/// How often an edit looks again because the record has changed meanwhile.
+/// Maximum attempts of an edit while other clients change the record.
 const EDIT_TRIES_MAX: u32 = 5;
-/// Changes sent at a time.
+/// Number of concurrent changes.
 const CHANGES_AT_ONCE: usize = 50;
 
-/// `edit` of the contract.
+/// Implements `Store::edit`.
 pub(crate) async fn edit(store: &Redis, id: JobId, edit: &JobEdit) -> Result<ChangeResult> {
     for _ in 0..EDIT_TRIES_MAX {
         let Some((keys, found)) = find_job(store, "edit", id).await? else {
             return Ok(ChangeResult::NotFound);
         };
-        let mut look = redis::cmd("HGET");
-        look.arg(&keys.job).arg(id.as_bytes());
-        let seen = store.servers.send_idempotent("edit", ConnectionRole::Client, keys.slot, &look).await?;
-        let redis::Value::BulkString(seen) = seen else {
+        let mut read_record = redis::cmd("HGET");
+        read_record.arg(&keys.job).arg(id.as_bytes());
+        let stored = store.servers.send_idempotent("edit", ConnectionRole::Client, keys.slot, &read_record).await?;
+        let redis::Value::BulkString(stored) = stored else {
             return Ok(ChangeResult::NotFound);
         };
-        let (mut job, first_due) = record::decode(id, &keys.queue, &seen);
+        let (mut job, first_due) = record::decode(id, &keys.queue, &stored);
         if job.kind == crate::job::UNREADABLE_KIND {
             return Ok(ChangeResult::Unreadable);
         }
         job.args = edit.args.clone().unwrap_or(job.args);
         job.priority = edit.priority.unwrap_or(job.priority);
         let mut cmd = script::EDIT.call(&*keys);
-        cmd.arg(store.manual_now()).arg(found.job.id.as_bytes()).arg(&seen).arg(record::encode_job(&job, first_due));
-        let value = store.servers.run_script("edit", ConnectionRole::Client, keys.slot, &script::EDIT, &cmd).await?;
-        match parse_change_result(&mut store.parse_reply("edit", value)?)? {
+        cmd.arg(store.manual_now()).arg(found.job.id.as_bytes()).arg(&stored).arg(record::encode_job(&job, first_due));
+        match parse_change_result(
+            &mut store.run_script("edit", ConnectionRole::Client, keys.slot, &script::EDIT, &cmd).await?,
+        )? {
             ChangeResult::Changed => {}
-            moved => return Ok(moved),
+            result => return Ok(result),
         }
     }
     Ok(ChangeResult::Changed)
 }
 
-/// `remove_all` of the contract, and with a due moment `reschedule_all`.
+/// Implements `Store::remove_all`, and with a due time `Store::reschedule_all`.
 pub(crate) async fn change_all(
     store: &Redis,
     op: &'static str,
     targets: &[ChangeTarget],
     due: Option<Due>,
 ) -> Result<Vec<ChangeResult>> {
-    let mut all = Vec::with_capacity(targets.len());
-    for some in targets[..targets.len().min(BULK_CHANGE_MAX)].chunks(CHANGES_AT_ONCE) {
-        let changes = some.iter().map(|target| change_one(store, op, target, due));
-        for moved in futures_util::future::join_all(changes).await {
-            // What was changed before, or beside it, is changed.
-            all.push(moved.map_err(|error| if targets.len() > 1 { error.into_unknown() } else { error })?);
+    let mut results = Vec::with_capacity(targets.len());
+    for batch in targets[..targets.len().min(BULK_CHANGE_MAX)].chunks(CHANGES_AT_ONCE) {
+        let changes = batch.iter().map(|target| change_one(store, op, target, due));
+        for result in futures_util::future::join_all(changes).await {
+            // Earlier and concurrent changes may have been applied.
+            results.push(result.map_err(|error| if targets.len() > 1 { error.into_unknown() } else { error })?);
         }
     }
-    Ok(all)
+    Ok(results)
 }
 
 async fn change_one(store: &Redis, op: &'static str, target: &ChangeTarget, due: Option<Due>) -> Result<ChangeResult> {
     let keys = store.keys(&target.queue);
-    let mut look = redis::cmd("HGET");
-    look.arg(&keys.job).arg(target.id.as_bytes());
-    let redis::Value::BulkString(seen) =
-        store.servers.send_idempotent(op, ConnectionRole::Client, keys.slot, &look).await?
+    let mut read_record = redis::cmd("HGET");
+    read_record.arg(&keys.job).arg(target.id.as_bytes());
+    let redis::Value::BulkString(stored) =
+        store.servers.send_idempotent(op, ConnectionRole::Client, keys.slot, &read_record).await?
     else {
         return Ok(ChangeResult::NotFound);
     };
-    let key = record::decode(target.id, &target.queue, &seen).0.unique;
+    let key = record::decode(target.id, &target.queue, &stored).0.unique;
     let state = match target.state {
         State::Scheduled => "s",
         State::Ready => "r",
@@ -87,42 +88,44 @@ async fn change_one(store: &Redis, op: &'static str, target: &ChangeTarget, due:
     }
 }
 
-/// `set_capacity` of the contract.
-pub(crate) async fn set_capacity(store: &Redis, queue: &str, limit: Capacity) -> Result<Capacity> {
-    let keys = store.register_queue("limit", queue).await?;
+/// Implements `Store::set_capacity`.
+pub(crate) async fn set_capacity(store: &Redis, queue: &str, capacity: Capacity) -> Result<Capacity> {
+    let keys = store.register_queue("set_capacity", queue).await?;
     let mut cmd = script::SET_CAPACITY.call(&*keys);
-    let text = |most: Option<u64>| most.map(|most| most.min(EXACT_INTEGER_MAX).to_string()).unwrap_or_default();
-    cmd.arg(store.manual_now()).arg(text(limit.jobs)).arg(text(limit.bytes));
-    let value = store.send_replicated("limit", &keys, Some(&script::SET_CAPACITY), &[cmd]).await?;
+    let text =
+        |maximum: Option<u64>| maximum.map(|maximum| maximum.min(EXACT_INTEGER_MAX).to_string()).unwrap_or_default();
+    cmd.arg(store.manual_now()).arg(text(capacity.jobs)).arg(text(capacity.bytes));
+    let value = store.send_replicated("set_capacity", &keys, Some(&script::SET_CAPACITY), &[cmd]).await?;
     keys.uncapped_at.store(i64::MIN, Ordering::Relaxed);
-    store.parse_reply("limit", value)?.capacity()
+    store.parse_reply("set_capacity", value)?.capacity()
 }
 
-/// The largest number that scripts can tell from its neighbours.
+/// The largest integer that scripts represent exactly.
 const EXACT_INTEGER_MAX: u64 = 1 << 53;
 
-/// `note` of the contract: one step per queue.
-pub(crate) async fn record_progress(store: &Redis, node: NodeId, notes: &[ProgressUpdate]) -> Result<Vec<JobId>> {
-    let mut queues: Vec<&str> = notes.iter().map(|note| note.queue.as_str()).collect();
+/// Implements `Store::record_progress`, with one operation per queue.
+pub(crate) async fn record_progress(store: &Redis, node: NodeId, updates: &[ProgressUpdate]) -> Result<Vec<JobId>> {
+    let mut queues: Vec<&str> = updates.iter().map(|update| update.queue.as_str()).collect();
     queues.sort_unstable();
     queues.dedup();
-    let steps = queues.into_iter().map(async |queue| {
+    let requests = queues.into_iter().map(async |queue| {
         let keys = store.keys(queue);
         let mut cmd = script::RECORD_PROGRESS.call(&*keys);
         cmd.arg(store.manual_now());
-        for note in notes.iter().filter(|note| note.queue == queue) {
-            let flag = record::priority_flag(note.priority, LocatorParts::unpack(note.locator).is_some());
-            cmd.arg(note.id.as_bytes()).arg(record::encode_held(node, note.fence, flag));
-            cmd.arg(note.progress.as_ref().map(record::encode_progress).unwrap_or_default()).arg(note.lines.len());
-            for (at, line) in &note.lines {
-                cmd.arg(record::encode_log_line(*at, note.attempt, line));
+        for update in updates.iter().filter(|update| update.queue == queue) {
+            let flag = record::priority_flag(update.priority, LocatorParts::unpack(update.locator).is_some());
+            cmd.arg(update.id.as_bytes()).arg(record::encode_held(node, update.fence, flag));
+            cmd.arg(update.progress.as_ref().map(record::encode_progress).unwrap_or_default()).arg(update.lines.len());
+            for (at, line) in &update.lines {
+                cmd.arg(record::encode_log_line(*at, update.attempt, line));
             }
         }
-        let value =
-            store.servers.run_script("note", ConnectionRole::Worker, keys.slot, &script::RECORD_PROGRESS, &cmd).await?;
-        store.parse_reply("note", value)?.ids()
+        store
+            .run_script("record_progress", ConnectionRole::Worker, keys.slot, &script::RECORD_PROGRESS, &cmd)
+            .await?
+            .ids()
     });
-    // What one server does not take is no reason not to tell the others.
-    let told = futures_util::future::join_all(steps).await;
-    told.into_iter().collect::<Result<Vec<_>>>().map(|lost| lost.concat())
+    // An error of one server must not keep the others from their updates.
+    let replies = futures_util::future::join_all(requests).await;
+    replies.into_iter().collect::<Result<Vec<_>>>().map(|lost| lost.concat())
 }

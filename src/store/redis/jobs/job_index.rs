@@ -1,7 +1,7 @@
-//! The index of words: what of a filter it answers, and where in it that stands.
+//! The job index: finds scheduled and dead jobs by kind, tag, group and time.
 //!
-//! The jobs of one word stand together, in the order of their moments, and every word has the same order: so a list may go on with
-//! another word where it ended with this one, and the script takes the one that fewest jobs have.
+//! The index is one sorted set. All jobs with a term are adjacent, ordered by time, and every term has the same order.
+//! A list can therefore continue with another term, and the script uses the term with the fewest jobs.
 
 use redis::Cmd;
 
@@ -11,17 +11,17 @@ use crate::job::filter::{Filter, Matcher};
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::{Redis, script};
 
-/// The last moment that has 16 digits.
+/// The last time with 16 digits.
 const MOMENT_MAX: Micros = 9_999_999_999_999_999;
 
-/// The word that all dead jobs have.
+/// The term of all dead jobs.
 const ALL_DEAD_TERM: &str = "";
 
-/// What of a filter the index answers.
+/// The part of a filter that the index can answer.
 pub(crate) struct RedisIndexQuery {
     /// Kind, tags and group.
     terms: Vec<String>,
-    /// Whether anything else is said but the moment.
+    /// Whether the filter has conditions besides the terms and the time.
     has_other_conditions: bool,
 }
 
@@ -37,7 +37,7 @@ impl RedisIndexQuery {
         }
     }
 
-    /// Whether the index has the jobs of this state that are meant, and perhaps others.
+    /// Returns whether the index contains all matching jobs of this state, and possibly others.
     pub(crate) fn can_answer(&self, state: State, range: (Option<Micros>, Option<Micros>)) -> bool {
         let in_range = range.0.is_some() || range.1.is_some();
         match state {
@@ -47,12 +47,12 @@ impl RedisIndexQuery {
         }
     }
 
-    /// Whether what the index has may be more than what is meant.
+    /// Returns whether the index may return jobs that do not match.
     pub(crate) fn needs_filtering(&self) -> bool {
         self.has_other_conditions || self.terms.len() > 1
     }
 
-    /// The script that reads a page, but for how many.
+    /// Builds the command that reads a page of at most `max` jobs.
     pub(crate) fn page_command(
         &self,
         store: &Redis,
@@ -60,52 +60,52 @@ impl RedisIndexQuery {
         state: State,
         (last, moment): (&[u8], Micros),
         (since, until): (Option<Micros>, Option<Micros>),
-        most: usize,
+        max: usize,
     ) -> Cmd {
         let (letter, is_dead) = if state == State::Dead { ('b', 1) } else { ('s', 0) };
         let mut cmd = script::LIST_BY_INDEX.call(keys);
         let digits = |moment: Micros| format!("{:016}", moment.clamp(0, MOMENT_MAX));
         cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(digits(moment));
-        cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(most);
+        cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(max);
         if self.terms.is_empty() {
             cmd.arg(member_prefix(letter, ALL_DEAD_TERM));
         }
-        for word in &self.terms {
-            cmd.arg(member_prefix(letter, word));
+        for term in &self.terms {
+            cmd.arg(member_prefix(letter, term));
         }
         cmd
     }
 }
 
-fn member_prefix(letter: char, word: &str) -> String {
-    format!("{letter}{word}\0")
+fn member_prefix(letter: char, term: &str) -> String {
+    format!("{letter}{term}\0")
 }
 
-/// Where the jobs of a record stand in the index. Pure, and as the scripts have it.
+/// The members of a job in the index, exactly as the scripts build them.
 pub(crate) mod members {
-    /// Of a job that is due at this moment.
-    pub(in crate::store::redis) fn scheduled(id: &[u8], words: &str, due: i64) -> Vec<Vec<u8>> {
-        prefixed_terms('s', words).map(|word| encode_member(&word, &format!("{due:016}"), id)).collect()
+    /// Returns the members of a job that is due at this time.
+    pub(in crate::store::redis) fn scheduled(id: &[u8], terms: &str, due: i64) -> Vec<Vec<u8>> {
+        prefixed_terms('s', terms).map(|term| encode_member(&term, &format!("{due:016}"), id)).collect()
     }
 
-    /// Of a dead job with this meta.
-    pub(in crate::store::redis) fn dead(id: &[u8], words: &str, meta: &[u8]) -> Vec<Vec<u8>> {
+    /// Returns the members of a dead job with this meta.
+    pub(in crate::store::redis) fn dead(id: &[u8], terms: &str, meta: &[u8]) -> Vec<Vec<u8>> {
         let text = |from: usize, to: usize| {
             String::from_utf8_lossy(&meta[from.min(meta.len())..to.min(meta.len())]).into_owned()
         };
         let (died, group) = (text(16, 32), text(72, 88));
         let group = (!group.is_empty()).then(|| format!("bg{group}"));
-        let all = ["b".to_owned()].into_iter().chain(group).chain(prefixed_terms('b', words));
-        all.map(|word| encode_member(&word, &died, id)).collect()
+        let all = ["b".to_owned()].into_iter().chain(group).chain(prefixed_terms('b', terms));
+        all.map(|term| encode_member(&term, &died, id)).collect()
     }
 
-    fn prefixed_terms(letter: char, words: &str) -> impl Iterator<Item = String> {
-        let words = words.split(' ').filter(|word| !word.is_empty()).enumerate();
-        words.map(move |(n, word)| format!("{letter}{}{word}", if n == 0 { 'k' } else { 't' }))
+    fn prefixed_terms(letter: char, terms: &str) -> impl Iterator<Item = String> {
+        let terms = terms.split(' ').filter(|term| !term.is_empty()).enumerate();
+        terms.map(move |(n, term)| format!("{letter}{}{term}", if n == 0 { 'k' } else { 't' }))
     }
 
-    fn encode_member(word: &str, moment: &str, id: &[u8]) -> Vec<u8> {
-        [word.as_bytes(), b"\0", moment.as_bytes(), id].concat()
+    fn encode_member(term: &str, moment: &str, id: &[u8]) -> Vec<u8> {
+        [term.as_bytes(), b"\0", moment.as_bytes(), id].concat()
     }
 }
 
@@ -119,14 +119,15 @@ mod tests {
 
     #[test]
     fn index_answers_only_what_it_contains() {
-        let some = (Some(1), None);
+        let since_one = (Some(1), None);
         assert!(index_query("kind:mail").can_answer(State::Scheduled, (None, None)));
-        assert!(!index_query("").can_answer(State::Scheduled, some), "the schedule has that order itself");
+        assert!(!index_query("").can_answer(State::Scheduled, since_one), "the schedule has that order itself");
         assert!(
-            index_query("").can_answer(State::Dead, some) && !index_query("").can_answer(State::Dead, (None, None))
+            index_query("").can_answer(State::Dead, since_one)
+                && !index_query("").can_answer(State::Dead, (None, None))
         );
         assert!(index_query("tag:x").can_answer(State::Dead, (None, None)));
-        assert!(!index_query("kind:mail").can_answer(State::Ready, some));
+        assert!(!index_query("kind:mail").can_answer(State::Ready, since_one));
     }
 
     #[test]
@@ -139,10 +140,10 @@ mod tests {
     #[test]
     fn job_has_a_member_for_each_term() {
         let id = [7; 16];
-        let at = |word: &str| [word.as_bytes(), b"\x000000000000000005", &id].concat();
-        assert_eq!(members::scheduled(&id, "mail a b", 5), [at("skmail"), at("sta"), at("stb")]);
+        let member = |term: &str| [term.as_bytes(), b"\x000000000000000005", &id].concat();
+        assert_eq!(members::scheduled(&id, "mail a b", 5), [member("skmail"), member("sta"), member("stb")]);
         let meta = format!("{:016}{:016}{}{}mail", 9, 5, "0".repeat(40), "f".repeat(16));
         let group = format!("bg{}", "f".repeat(16));
-        assert_eq!(members::dead(&id, "mail", meta.as_bytes()), [at("b"), at(&group), at("bkmail")]);
+        assert_eq!(members::dead(&id, "mail", meta.as_bytes()), [member("b"), member(&group), member("bkmail")]);
     }
 }

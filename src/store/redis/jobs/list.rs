@@ -1,4 +1,4 @@
-//! List: jobs page by page, queue by queue in the order of their names, state by state.
+//! Lists jobs in pages: by queue name, then by state.
 
 use redis::Value;
 
@@ -18,119 +18,111 @@ use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE, PAGE_SIZE_MAX};
 
-/// Jobs looked through in one step: their args come along, and may be large.
+/// Jobs read in one request; their args come along and may be large.
 const JOBS_PER_STEP: usize = 200;
-/// Jobs whose failures are asked for at a time.
+/// Number of concurrent requests for the details of jobs.
 const DETAILS_AT_ONCE: usize = 50;
 /// The order in which states are listed.
 const STATE_ORDER: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
 
-/// The largest number in a cursor: scripts could not tell larger ones apart.
+/// The largest number in a cursor, the largest integer that scripts represent exactly.
 const EXACT_INTEGER_MAX: i64 = 1 << 53;
 
-/// Where a page ended. Jobs that stay where they are appear once.
+/// The end of a page. Jobs that do not change state meanwhile appear exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RedisListCursor {
     queue: String,
-    /// Which of the states.
+    /// Index into `STATE_ORDER`.
     state: usize,
-    /// Which of the ready lists.
+    /// Index of the ready list.
     priority_list: usize,
-    /// The last ticket or id; for running jobs the ids of all behind the server's cursor that were shown.
+    /// The last ticket or id; for running jobs the listed ids at the server's current cursor.
     last_member: Vec<u8>,
-    /// Its place or score; for running jobs the server's own cursor.
+    /// The position or score of that member; for running jobs the server's cursor.
     position: i64,
 }
 
-/// `list` of the contract.
+/// Implements `Store::list`.
 pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
     let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RedisListCursor::parse).transpose()?;
     let mut queues = store.queue_names("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
     queues.retain(|queue| from.as_ref().is_none_or(|from| from.queue <= *queue));
-    let look = RedisListQuery::new(store, filter);
+    let query = RedisListQuery::new(store, filter);
     let mut page = JobPage::default();
-    if look.group.is_some() && look.state != Some(State::Dead) {
+    if query.group.is_some() && query.state != Some(State::Dead) {
         return Ok(page);
     }
     for queue in queues {
-        let mut at = match from.take() {
+        let mut cursor = match from.take() {
             Some(from) if from.queue == queue => from,
             _ => RedisListCursor { queue, ..RedisListCursor::default() },
         };
-        let counts = queue_counts(store, &at.queue).await?;
-        while let Some(state) = STATE_ORDER.get(at.state) {
-            if look.state.is_some_and(|only| only != *state) || counts.count_in(*state) == 0 {
-                at.next_state();
+        let counts = queue_counts(store, &cursor.queue).await?;
+        while let Some(state) = STATE_ORDER.get(cursor.state) {
+            if query.state.is_some_and(|only| only != *state) || counts.count_in(*state) == 0 {
+                cursor.next_state();
                 continue;
             }
-            if *state == State::Ready && look.priority_list.is_some_and(|only| only != at.priority_list) {
-                at.next_priority_list(*state);
+            if *state == State::Ready && query.priority_list.is_some_and(|only| only != cursor.priority_list) {
+                cursor.next_priority_list(*state);
                 continue;
             }
             if page.jobs.len() == limit || page.scanned >= LIST_EXAMINED_MAX as u64 {
-                page.next_cursor = Some(at.encode());
+                page.next_cursor = Some(cursor.encode());
                 return Ok(page);
             }
-            // A filtered list looks through more than it shows.
-            let most =
-                if look.needs_filtering(*state) { JOBS_PER_STEP } else { JOBS_PER_STEP.min(limit - page.jobs.len()) };
-            let (found, after) = look.read_jobs(&at, *state, most).await?;
-            let mut whole = true;
-            for (record, here) in found {
+            // A filtered list reads more jobs than it returns.
+            let max =
+                if query.needs_filtering(*state) { JOBS_PER_STEP } else { JOBS_PER_STEP.min(limit - page.jobs.len()) };
+            let (jobs, next_cursor) = query.read_jobs(&cursor, *state, max).await?;
+            let mut complete = true;
+            for (record, job_cursor) in jobs {
                 if page.jobs.len() == limit {
-                    whole = false;
+                    complete = false;
                     break;
                 }
-                at = here;
+                cursor = job_cursor;
                 page.scanned += 1;
-                page.jobs.extend(record.and_then(|record| look.filter_job(record)));
+                page.jobs.extend(record.and_then(|record| query.filter_job(record)));
             }
-            if whole {
-                at = after;
+            if complete {
+                cursor = next_cursor;
             }
         }
     }
     Ok(page)
 }
 
-/// What one step found: jobs, `None` for a ticket that means nothing any more, each with the cursor behind it.
+/// The jobs of one request, each with the cursor after it; `None` for a stale ticket.
 type FoundJobs = Vec<(Option<JobRecord>, RedisListCursor)>;
 
-/// What a list looks for.
+/// A list request: the filter, and the states and lists that can have matching jobs.
 struct RedisListQuery<'l> {
     store: &'l Redis,
     matcher: Matcher,
-    /// The only state in which there can be any.
+    /// The only state that can have matching jobs.
     state: Option<State>,
-    /// The only ready list in which there can be any.
+    /// The only ready list that can have matching jobs.
     priority_list: Option<usize>,
     group: Option<&'l str>,
     index: RedisIndexQuery,
-    /// With their failures.
+    /// Include failures, progress, log and result.
     with_details: bool,
 }
 
 impl<'l> RedisListQuery<'l> {
     fn new(store: &'l Redis, filter: &'l Filter) -> Self {
-        // Who is in a group is said by its meta.
+        // The meta has the group, so the matcher need not check it.
         let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, store.now());
         let state = if filter.group.is_some() { filter.state.or(Some(State::Dead)) } else { filter.state };
-        let lane = filter.priority.map(|priority| usize::from(record::priority_digit(priority) - b'0'));
-        let (group, words) = (filter.group.as_deref(), RedisIndexQuery::from_filter(filter));
-        RedisListQuery {
-            store,
-            matcher,
-            state,
-            priority_list: lane,
-            group,
-            index: words,
-            with_details: filter.with_details,
-        }
+        let priority_list = filter.priority.map(|priority| usize::from(record::priority_digit(priority) - b'0'));
+        let (group, index) = (filter.group.as_deref(), RedisIndexQuery::from_filter(filter));
+        RedisListQuery { store, matcher, state, priority_list, group, index, with_details: filter.with_details }
     }
 
-    /// Whether more jobs of a state are looked through than are meant.
+    /// Returns whether more jobs of a state are read than match.
     fn needs_filtering(&self, state: State) -> bool {
         match self.index.can_answer(state, self.matcher.time_range()) {
             true => self.index.needs_filtering(),
@@ -138,54 +130,59 @@ impl<'l> RedisListQuery<'l> {
         }
     }
 
-    /// The job, if it is meant.
+    /// Returns the job if it matches.
     fn filter_job(&self, mut record: JobRecord) -> Option<JobRecord> {
-        let meant = self.matcher.matches(&record);
+        let matches = self.matcher.matches(&record);
         if !self.with_details {
             record.failures.clear();
         }
-        meant.then_some(record)
+        matches.then_some(record)
     }
 
-    /// One step from a cursor, and the cursor behind it.
-    async fn read_jobs(&self, at: &RedisListCursor, state: State, most: usize) -> Result<(FoundJobs, RedisListCursor)> {
-        let (mut found, mut after) = match state {
-            State::Running => read_running(self.store, &self.store.keys(&at.queue), at).await?,
-            _ => self.read_not_running(at, state, most).await?,
+    /// Reads a batch from a cursor on. Returns it with the cursor after it.
+    async fn read_jobs(
+        &self,
+        cursor: &RedisListCursor,
+        state: State,
+        max: usize,
+    ) -> Result<(FoundJobs, RedisListCursor)> {
+        let (mut jobs, mut next_cursor) = match state {
+            State::Running => read_running(self.store, &self.store.keys(&cursor.queue), cursor).await?,
+            _ => self.read_not_running(cursor, state, max).await?,
         };
         if state == State::Running && (self.with_details || self.matcher.needs_error()) {
-            let all: Vec<usize> = (0..found.len()).collect();
-            add_details(self.store, &self.store.keys(&at.queue), &mut found, &all).await?;
+            let all: Vec<usize> = (0..jobs.len()).collect();
+            add_details(self.store, &self.store.keys(&cursor.queue), &mut jobs, &all).await?;
         }
-        let last_due = found.last().and_then(|(record, _)| record.as_ref()).map(|record| to_micros(record.due));
+        let last_due = jobs.last().and_then(|(record, _)| record.as_ref()).map(|record| to_micros(record.due));
         let until = self.matcher.time_range().1;
-        let goes_on = after.state == at.state;
-        if state == State::Scheduled && goes_on && last_due.zip(until).is_some_and(|(due, until)| due >= until) {
-            after.next_priority_list(state);
+        let same_state = next_cursor.state == cursor.state;
+        if state == State::Scheduled && same_state && last_due.zip(until).is_some_and(|(due, until)| due >= until) {
+            next_cursor.next_priority_list(state);
         }
-        Ok((found, after))
+        Ok((jobs, next_cursor))
     }
 
     async fn read_not_running(
         &self,
-        at: &RedisListCursor,
+        cursor: &RedisListCursor,
         state: State,
-        most: usize,
+        max: usize,
     ) -> Result<(FoundJobs, RedisListCursor)> {
-        let (store, keys) = (self.store, self.store.keys(&at.queue));
-        let kept = self.keep_range(&keys, state).await?;
-        let mut reply = self.read_page(&keys, at, state, kept, most).await?;
+        let (store, keys) = (self.store, self.store.keys(&cursor.queue));
+        let keep_range = self.keep_range(&keys, state).await?;
+        let mut reply = self.read_page(&keys, cursor, state, keep_range, max).await?;
         let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
-        // There may be fewer of them here than there were: long ones come a few at a time.
+        // The script returns fewer records than it found if they are long.
         let all = usize::try_from(reply.int()?).unwrap_or(0);
-        let short = all < most && members.len() == all;
-        let mut found: FoundJobs = Vec::with_capacity(members.len());
+        let is_last_page = all < max && members.len() == all;
+        let mut jobs: FoundJobs = Vec::with_capacity(members.len());
         let mut failed = Vec::new();
-        for (((member, number), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {
-            let (last, number) = (member.unwrap_or_default(), number.as_deref().map_or(0, reply::parse_number));
-            let place = match state {
-                State::Scheduled => StateDetail::Scheduled(number),
-                State::Done => StateDetail::Done(number),
+        for (((member, position), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {
+            let (last, position) = (member.unwrap_or_default(), position.as_deref().map_or(0, reply::parse_number));
+            let detail = match state {
+                State::Scheduled => StateDetail::Scheduled(position),
+                State::Done => StateDetail::Done(position),
                 State::Dead => StateDetail::Dead,
                 State::Ready | State::Running => StateDetail::Ready,
             };
@@ -193,47 +190,41 @@ impl<'l> RedisListQuery<'l> {
             let meta = meta.as_deref();
             let failures = meta.and_then(JobMeta::decode).map_or(0, |meta| meta.failures);
             if let (Some(id), true) = (id, failures > 0) {
-                failed.push((found.len(), id, failures));
+                failed.push((jobs.len(), id, failures));
             }
-            let of_group = self.group.is_none_or(|group| meta.and_then(JobMeta::dead_group) == Some(group));
-            let whole = id.zip(record).filter(|_| of_group);
-            let record = whole.map(|(id, record)| build_record(id, &at.queue, &record, meta, place));
-            found.push((record, RedisListCursor { last_member: last, position: number, ..at.clone() }));
+            let in_group = self.group.is_none_or(|group| meta.and_then(JobMeta::dead_group) == Some(group));
+            let complete = id.zip(record).filter(|_| in_group);
+            let record = complete.map(|(id, record)| build_record(id, &cursor.queue, &record, meta, detail));
+            jobs.push((record, RedisListCursor { last_member: last, position, ..cursor.clone() }));
         }
-        // Whoever wants everything gets what each job has said, too.
+        // Details include the failures, and progress and log of jobs that reported any.
         if self.with_details {
-            let failed: Vec<usize> = failed.iter().map(|(at, _, _)| *at).collect();
-            add_details(store, &keys, &mut found, &failed).await?;
+            let failed: Vec<usize> = failed.iter().map(|(cursor, _, _)| *cursor).collect();
+            add_details(store, &keys, &mut jobs, &failed).await?;
         } else if self.matcher.needs_error() {
-            add_last_errors(store, &keys, &mut found, &failed).await?;
+            add_last_errors(store, &keys, &mut jobs, &failed).await?;
         }
-        let mut after = found.last().map_or(at, |(_, cursor)| cursor).clone();
-        let beyond = kept.is_some_and(|(first, _)| after.position < first);
-        if short || beyond {
-            after.next_priority_list(state);
+        let mut next_cursor = jobs.last().map_or(cursor, |(_, cursor)| cursor).clone();
+        let is_past_range = keep_range.is_some_and(|(first, _)| next_cursor.position < first);
+        if is_last_page || is_past_range {
+            next_cursor.next_priority_list(state);
         }
-        Ok((found, after))
+        Ok((jobs, next_cursor))
     }
 
-    /// A page of a state: by its words where it has any, else by its own order.
+    /// Reads a page of a state: from the index if it can answer, otherwise in the order of the state.
     async fn read_page(
         &self,
         keys: &QueueKeys,
-        at: &RedisListCursor,
+        cursor: &RedisListCursor,
         state: State,
-        kept: Option<(Micros, Micros)>,
-        most: usize,
+        keep_range: Option<(Micros, Micros)>,
+        max: usize,
     ) -> Result<ScriptReply> {
         let (store, range) = (self.store, self.matcher.time_range());
         if self.index.can_answer(state, range) {
-            let cmd = self.index.page_command(store, keys, state, (&at.last_member, at.position), range, most);
-            return store.parse_reply(
-                "list",
-                store
-                    .servers
-                    .run_script("list", ConnectionRole::Client, keys.slot, &script::LIST_BY_INDEX, &cmd)
-                    .await?,
-            );
+            let cmd = self.index.page_command(store, keys, state, (&cursor.last_member, cursor.position), range, max);
+            return store.run_script("list", ConnectionRole::Client, keys.slot, &script::LIST_BY_INDEX, &cmd).await;
         }
         let name = match state {
             State::Ready | State::Running => "ready",
@@ -241,21 +232,23 @@ impl<'l> RedisListQuery<'l> {
             State::Done => "done",
             State::Dead => "dead",
         };
-        let begins = at.last_member.is_empty() && at.position == 0;
-        let number = match (state, range.0, kept) {
-            (State::Scheduled, Some(since), _) if begins => since.clamp(0, EXACT_INTEGER_MAX),
-            (State::Done, _, Some((_, last))) if begins => last,
-            _ => at.position,
+        let is_start = cursor.last_member.is_empty() && cursor.position == 0;
+        let position = match (state, range.0, keep_range) {
+            (State::Scheduled, Some(since), _) if is_start => since.clamp(0, EXACT_INTEGER_MAX),
+            (State::Done, _, Some((_, last))) if is_start => last,
+            _ => cursor.position,
         };
         let mut cmd = script::LIST.call(keys);
-        cmd.arg(store.manual_now()).arg(name).arg(at.priority_list).arg(&at.last_member[..]).arg(number).arg(most);
-        store.parse_reply(
-            "list",
-            store.servers.run_script("list", ConnectionRole::Client, keys.slot, &script::LIST, &cmd).await?,
-        )
+        cmd.arg(store.manual_now())
+            .arg(name)
+            .arg(cursor.priority_list)
+            .arg(&cursor.last_member[..])
+            .arg(position)
+            .arg(max);
+        store.run_script("list", ConnectionRole::Client, keys.slot, &script::LIST, &cmd).await
     }
 
-    /// Until when done jobs are kept that ended in the time that is asked for: from, and up to. `None` if all may be meant.
+    /// Returns the range of keep-until times of done jobs that ended in the requested time; `None` if all may match.
     async fn keep_range(&self, keys: &QueueKeys, state: State) -> Result<Option<(Micros, Micros)>> {
         let (since, until) = self.matcher.time_range();
         if state != State::Done || (since.is_none() && until.is_none()) {
@@ -263,26 +256,26 @@ impl<'l> RedisListQuery<'l> {
         }
         let mut cmd = redis::cmd("HGET");
         cmd.arg(&keys.conf).arg("done_retention");
-        let Value::BulkString(told) =
+        let Value::BulkString(range_text) =
             self.store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
         else {
             return Ok(None);
         };
-        let Some((least, longest)) = record::decode_keep_range(&told) else {
+        let Some((keep_min, keep_max)) = record::decode_keep_range(&range_text) else {
             return Ok(None);
         };
-        let from = since.map_or(0, |since| since.saturating_add(least));
-        // Up to, and not at, the moment of those that ended then and are kept longest.
-        let up_to = until.map_or(EXACT_INTEGER_MAX, |until| until.saturating_add(longest).saturating_sub(1));
-        Ok(Some((from, up_to.clamp(1, EXACT_INTEGER_MAX))))
+        let from = since.map_or(0, |since| since.saturating_add(keep_min));
+        // Excludes the upper bound: jobs that ended exactly then do not match.
+        let until_max = until.map_or(EXACT_INTEGER_MAX, |until| until.saturating_add(keep_max).saturating_sub(1));
+        Ok(Some((from, until_max.clamp(1, EXACT_INTEGER_MAX))))
     }
 }
 
-/// Adds the last failure of each of these jobs to what was found.
+/// Adds the last failure to each of these jobs.
 async fn add_last_errors(
     store: &Redis,
     keys: &QueueKeys,
-    found: &mut FoundJobs,
+    jobs: &mut FoundJobs,
     failed: &[(usize, JobId, u32)],
 ) -> Result<()> {
     if failed.is_empty() {
@@ -299,78 +292,83 @@ async fn add_last_errors(
     else {
         return Ok(());
     };
-    for ((at, _, _), error) in failed.iter().zip(errors) {
-        if let (Some((Some(record), _)), Value::BulkString(error)) = (found.get_mut(*at), error) {
+    for ((index, _, _), error) in failed.iter().zip(errors) {
+        if let (Some((Some(record), _)), Value::BulkString(error)) = (jobs.get_mut(*index), error) {
             record.failures = record::decode_failure(&error).into_iter().collect();
         }
     }
     Ok(())
 }
 
-/// Adds all that is known of the jobs that were found: those that have failed, and if any has said anything, all.
-async fn add_details(store: &Redis, keys: &QueueKeys, found: &mut FoundJobs, failed: &[usize]) -> Result<()> {
+/// Adds the details of the failed jobs, or of all found jobs if any job of the queue has reported progress.
+async fn add_details(store: &Redis, keys: &QueueKeys, jobs: &mut FoundJobs, failed: &[usize]) -> Result<()> {
     let mut cmd = redis::cmd("HLEN");
     cmd.arg(&keys.progress);
-    let noted = store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await? != Value::Int(0);
-    let all: Vec<usize> = if noted { (0..found.len()).collect() } else { failed.to_vec() };
-    for some in all.chunks(DETAILS_AT_ONCE) {
-        let asks = some.iter().map(|at| async {
-            match &found[*at].0 {
+    let has_progress =
+        store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await? != Value::Int(0);
+    let all: Vec<usize> = if has_progress { (0..jobs.len()).collect() } else { failed.to_vec() };
+    for batch in all.chunks(DETAILS_AT_ONCE) {
+        let requests = batch.iter().map(|index| async {
+            match &jobs[*index].0 {
                 Some(record) => get_from_queue(store, "list", &record.job.queue, record.job.id).await,
                 None => Ok(None),
             }
         });
-        for (at, got) in some.iter().zip(futures_util::future::join_all(asks).await) {
-            if let (Some(record), Some(got)) = (&mut found[*at].0, got?) {
-                (record.failures, record.progress) = (got.failures, got.progress);
-                (record.result, record.log) = (got.result, got.log);
+        for (index, details) in batch.iter().zip(futures_util::future::join_all(requests).await) {
+            if let (Some(record), Some(details)) = (&mut jobs[*index].0, details?) {
+                (record.failures, record.progress) = (details.failures, details.progress);
+                (record.result, record.log) = (details.result, details.log);
             }
         }
     }
     Ok(())
 }
 
-/// Running jobs stand in no order but the server's own: it goes through them by a cursor of its own, a few behind each.
-/// Which few these are changes with what comes and goes, so where a page ends among them it is kept which were shown.
-async fn read_running(store: &Redis, keys: &QueueKeys, at: &RedisListCursor) -> Result<(FoundJobs, RedisListCursor)> {
-    if !at.last_member.len().is_multiple_of(JOB_ID_BYTES) {
+/// Reads running jobs, which have no order but the server's: it scans them with its own cursor, a few at a time. That
+/// set changes with claims and settles, so a page that ends within it remembers which of its jobs were listed.
+async fn read_running(
+    store: &Redis,
+    keys: &QueueKeys,
+    cursor: &RedisListCursor,
+) -> Result<(FoundJobs, RedisListCursor)> {
+    if !cursor.last_member.len().is_multiple_of(JOB_ID_BYTES) {
         return Err(invalid_cursor());
     }
-    let mut reply = scan_held(store, "list", ConnectionRole::Client, keys, "", &at.position.to_string()).await?;
+    let mut reply = scan_held(store, "list", ConnectionRole::Client, keys, "", &cursor.position.to_string()).await?;
     let next = reply.text()?;
     let held = decode_held_jobs(&mut reply, keys)?;
-    let mut here = at.clone();
-    let mut found = FoundJobs::with_capacity(held.len());
+    let mut job_cursor = cursor.clone();
+    let mut jobs = FoundJobs::with_capacity(held.len());
     for (held, from) in held.into_iter().zip(reply.list()?) {
         let from = parse_server_cursor(from.as_deref().unwrap_or_default());
-        if from != here.position {
-            here = RedisListCursor { last_member: Vec::new(), position: from, ..here };
+        if from != job_cursor.position {
+            job_cursor = RedisListCursor { last_member: Vec::new(), position: from, ..job_cursor };
         }
         let Some((node, held)) = held else { continue };
         let id = held.job.id.as_bytes();
-        if !here.last_member.chunks(JOB_ID_BYTES).any(|shown| shown == id) {
-            here.last_member.extend(id);
-            found.push((Some(running_record(node, held)), here.clone()));
+        if !job_cursor.last_member.chunks(JOB_ID_BYTES).any(|listed| listed == id) {
+            job_cursor.last_member.extend(id);
+            jobs.push((Some(running_record(node, held)), job_cursor.clone()));
         }
     }
-    let mut after =
-        RedisListCursor { last_member: Vec::new(), position: parse_server_cursor(next.as_bytes()), ..at.clone() };
+    let mut next_cursor =
+        RedisListCursor { last_member: Vec::new(), position: parse_server_cursor(next.as_bytes()), ..cursor.clone() };
     if next == "0" {
-        after.next_state();
+        next_cursor.next_state();
     }
-    Ok((found, after))
+    Ok((jobs, next_cursor))
 }
 
 fn invalid_cursor() -> Error {
-    Error::invalid("cursor", "not one that a list has given")
+    Error::invalid("cursor", "is not from a list; use `next_cursor` of the previous page")
 }
 
-/// A cursor of the server: a place in its table, so never greater than that is large.
+/// Parses a cursor of the server, which is a position in its hash table.
 fn parse_server_cursor(digits: &[u8]) -> i64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-fn running_record(node: crate::NodeId, held: crate::HeldJob) -> JobRecord {
+fn running_record(node: crate::NodeId, held: crate::job::HeldJob) -> JobRecord {
     JobRecord {
         job: held.job,
         state: State::Running,
@@ -406,26 +404,27 @@ impl RedisListCursor {
         };
     }
 
-    /// Readable enough to be logged, plain enough for a URL.
+    /// Encodes the cursor as text that is readable in logs and needs no escaping in a URL.
     fn encode(&self) -> String {
-        let last: String = self.last_member.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}.{}.{}.{last}.{}", self.state, self.priority_list, self.position, self.queue)
+        let last_member: String = self.last_member.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}.{}.{}.{last_member}.{}", self.state, self.priority_list, self.position, self.queue)
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let [state, lane, number, last, queue] = text.splitn(5, '.').collect::<Vec<_>>()[..] else {
+        let [state, priority_list, position, last_member, queue] = text.splitn(5, '.').collect::<Vec<_>>()[..] else {
             return Err(invalid_cursor());
         };
-        if !last.is_ascii() || last.len() % 2 != 0 {
+        if !last_member.is_ascii() || last_member.len() % 2 != 0 {
             return Err(invalid_cursor());
         }
-        let byte = |at: usize| u8::from_str_radix(&last[at..at + 2], 16).map_err(|_| invalid_cursor());
+        let byte =
+            |cursor: usize| u8::from_str_radix(&last_member[cursor..cursor + 2], 16).map_err(|_| invalid_cursor());
         let cursor = RedisListCursor {
             queue: queue.to_owned(),
             state: state.parse().map_err(|_| invalid_cursor())?,
-            priority_list: lane.parse().map_err(|_| invalid_cursor())?,
-            last_member: (0..last.len()).step_by(2).map(byte).collect::<Result<_>>()?,
-            position: number.parse().map_err(|_| invalid_cursor())?,
+            priority_list: priority_list.parse().map_err(|_| invalid_cursor())?,
+            last_member: (0..last_member.len()).step_by(2).map(byte).collect::<Result<_>>()?,
+            position: position.parse().map_err(|_| invalid_cursor())?,
         };
         if cursor.priority_list > 3 || cursor.queue.is_empty() || !(0..=EXACT_INTEGER_MAX).contains(&cursor.position) {
             return Err(invalid_cursor());

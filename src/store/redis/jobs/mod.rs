@@ -1,4 +1,4 @@
-//! Jobs on a server: push, claim, settle, and every query and change of a job.
+//! Jobs: push, claim and settle, and every query and change of a job.
 
 pub(crate) mod claim;
 pub(crate) mod edit;

@@ -1,4 +1,4 @@
-//! Looking at jobs, and moving those that are not running.
+//! Reads single jobs and counts, and changes jobs that are not running.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, script};
 use crate::store::{ChangeResult, QueueCounts, TransferMark};
 
-/// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
+/// Implements `Store::get`. Looks into all queues; if several have the id, returns the oldest job.
 pub(crate) async fn get(store: &Redis, id: JobId) -> Result<Option<JobRecord>> {
     Ok(find_job(store, "get", id).await?.map(|(_, record)| record))
 }
@@ -25,12 +25,13 @@ pub(crate) async fn find_job(
     id: JobId,
 ) -> Result<Option<(std::sync::Arc<QueueKeys>, JobRecord)>> {
     let queues = store.queue_names(op).await?;
-    let asks = queues.iter().map(|queue| get_from_queue(store, op, queue, id));
+    let requests = queues.iter().map(|queue| get_from_queue(store, op, queue, id));
     let mut found = None;
-    for (queue, record) in queues.iter().zip(futures_util::future::join_all(asks).await) {
+    for (queue, record) in queues.iter().zip(futures_util::future::join_all(requests).await) {
         if let Some(record) = record? {
-            let older = |other: &(_, JobRecord)| (other.1.job.pushed, &other.1.job.queue) <= (record.job.pushed, queue);
-            if !found.as_ref().is_some_and(older) {
+            let is_older =
+                |other: &(_, JobRecord)| (other.1.job.pushed, &other.1.job.queue) <= (record.job.pushed, queue);
+            if !found.as_ref().is_some_and(is_older) {
                 found = Some((store.keys(queue), record));
             }
         }
@@ -47,8 +48,7 @@ pub(crate) async fn get_from_queue(
     let keys = store.keys(queue);
     let mut cmd = script::GET.call(&*keys);
     cmd.arg(store.manual_now()).arg(id.as_bytes());
-    let mut reply = store
-        .parse_reply(op, store.servers.run_script(op, ConnectionRole::Client, keys.slot, &script::GET, &cmd).await?)?;
+    let mut reply = store.run_script(op, ConnectionRole::Client, keys.slot, &script::GET, &cmd).await?;
     if reply.is_empty() {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ pub(crate) async fn get_from_queue(
     Ok(Some(record))
 }
 
-/// Where a job is, with what that place says.
+/// The state of a job, with the value stored for that state.
 pub(crate) enum StateDetail {
     Scheduled(Micros),
     Ready,
@@ -78,25 +78,31 @@ pub(crate) enum StateDetail {
     Dead,
 }
 
-pub(crate) fn build_record(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, at: StateDetail) -> JobRecord {
+pub(crate) fn build_record(
+    id: JobId,
+    queue: &str,
+    record: &[u8],
+    meta: Option<&[u8]>,
+    state_detail: StateDetail,
+) -> JobRecord {
     let (job, first_due) = record::decode(id, queue, record);
     let meta = meta.and_then(JobMeta::decode).unwrap_or_default();
-    let ended: Option<SystemTime> = match at {
-        // It was kept from its end on.
+    let ended: Option<SystemTime> = match state_detail {
+        // It is kept from its end on.
         StateDetail::Done(until) => Some(from_micros(until.saturating_sub(micros(job.keep)))),
         StateDetail::Dead => Some(from_micros(meta.changed_at)),
         _ => None,
     };
-    let (node, fence) = match &at {
+    let (node, fence) = match &state_detail {
         StateDetail::Running(value) => record::decode_held(value).map(|(node, fence, _)| (node, fence)).unzip(),
         _ => (None, None),
     };
-    let due = match at {
+    let due = match state_detail {
         StateDetail::Scheduled(due) => due,
         _ if meta.due > 0 => meta.due,
         _ => first_due,
     };
-    let state = match at {
+    let state = match state_detail {
         StateDetail::Scheduled(_) => State::Scheduled,
         StateDetail::Ready => State::Ready,
         StateDetail::Running(_) => State::Running,
@@ -109,7 +115,7 @@ pub(crate) fn build_record(id: JobId, queue: &str, record: &[u8], meta: Option<&
     JobRecord { job, state, due, attempts, crashes, node, fence, ended, failures, progress: None, result: None, log }
 }
 
-/// `remove` of the contract.
+/// Implements `Store::remove`.
 pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
     match find_job(store, "remove", id).await? {
         Some((keys, record)) => remove_from_queue(store, &keys, id, record.job.unique.as_deref(), "").await,
@@ -117,7 +123,7 @@ pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
     }
 }
 
-/// Removes a job of this queue, if it is in this state: s, r, d, b, or any.
+/// Removes a job of this queue, if it is in this state: s, r, d, b, or empty for any.
 pub(crate) async fn remove_from_queue(
     store: &Redis,
     keys: &QueueKeys,
@@ -128,43 +134,44 @@ pub(crate) async fn remove_from_queue(
     let mut cmd = script::REMOVE.call(keys);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
     cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
-    let value = store.servers.run_script("remove", ConnectionRole::Client, keys.slot, &script::REMOVE, &cmd).await?;
-    parse_change_result(&mut store.parse_reply("remove", value)?)
+    parse_change_result(
+        &mut store.run_script("remove", ConnectionRole::Client, keys.slot, &script::REMOVE, &cmd).await?,
+    )
 }
 
-/// `reschedule` of the contract.
-pub(crate) async fn reschedule(store: &Redis, id: JobId, to: Due) -> Result<ChangeResult> {
+/// Implements `Store::reschedule`.
+pub(crate) async fn reschedule(store: &Redis, id: JobId, due: Due) -> Result<ChangeResult> {
     match find_job(store, "reschedule", id).await? {
-        Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", to).await,
+        Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", due).await,
         None => Ok(ChangeResult::NotFound),
     }
 }
 
-/// Reschedules a job of this queue, if it is in this state: s, r, d, b, or any.
+/// Reschedules a job of this queue, if it is in this state: s, r, d, b, or empty for any.
 pub(crate) async fn reschedule_in_queue(
     store: &Redis,
     keys: &QueueKeys,
     id: JobId,
     key: Option<&str>,
     state: &str,
-    to: Due,
+    due: Due,
 ) -> Result<ChangeResult> {
     let mut cmd = script::RESCHEDULE.call(keys);
-    let to = match to {
+    let due = match due {
         Due::Now => "+0".to_owned(),
         Due::After(delay) => record::encode_delay(delay),
         Due::At(moment) => record::clamp_moment(moment).to_string(),
     };
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(to);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(due);
     cmd.arg(key.unwrap_or("")).arg(state);
-    let value =
-        store.servers.run_script("reschedule", ConnectionRole::Client, keys.slot, &script::RESCHEDULE, &cmd).await?;
-    parse_change_result(&mut store.parse_reply("reschedule", value)?)
+    parse_change_result(
+        &mut store.run_script("reschedule", ConnectionRole::Client, keys.slot, &script::RESCHEDULE, &cmd).await?,
+    )
 }
 
 pub(crate) fn parse_change_result(reply: &mut ScriptReply) -> Result<ChangeResult> {
-    let answer = reply.bytes()?;
-    Ok(match &answer[..] {
+    let word = reply.bytes()?;
+    Ok(match &word[..] {
         b"not_found" => ChangeResult::NotFound,
         b"running" => ChangeResult::Running,
         b"moving" => ChangeResult::Moving,
@@ -173,30 +180,29 @@ pub(crate) fn parse_change_result(reply: &mut ScriptReply) -> Result<ChangeResul
     })
 }
 
-/// `holder` of the contract.
+/// Implements `Store::unique_holder`.
 pub(crate) async fn unique_holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
     let keys = store.keys(queue);
     let mut cmd = redis::cmd("HGET");
     cmd.arg(&keys.unique).arg(key);
-    Ok(match store.servers.send_idempotent("holder", ConnectionRole::Client, keys.slot, &cmd).await? {
+    Ok(match store.servers.send_idempotent("unique_holder", ConnectionRole::Client, keys.slot, &cmd).await? {
         redis::Value::BulkString(bytes) => crate::store::redis::reply::parse_job_id(&bytes),
         _ => None,
     })
 }
 
-/// `counts` of the contract.
+/// Implements `Store::counts`.
 pub(crate) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
     let queues = store.queue_names("counts").await?;
-    let asks = queues.iter().map(|queue| queue_counts(store, queue));
-    futures_util::future::join_all(asks).await.into_iter().collect()
+    let requests = queues.iter().map(|queue| queue_counts(store, queue));
+    futures_util::future::join_all(requests).await.into_iter().collect()
 }
 
 pub(crate) async fn queue_counts(store: &Redis, queue: &str) -> Result<QueueCounts> {
     let keys = store.keys(queue);
     let mut cmd = script::COUNTS.call(&*keys);
     cmd.arg(store.manual_now());
-    let value = store.servers.run_script("counts", ConnectionRole::Client, keys.slot, &script::COUNTS, &cmd).await?;
-    let mut reply = store.parse_reply("counts", value)?;
+    let mut reply = store.run_script("counts", ConnectionRole::Client, keys.slot, &script::COUNTS, &cmd).await?;
     let paused = reply.int()? == 1;
     let moving = TransferMark::parse(&reply.text()?);
     let mut count = || reply.int().map(|count| u64::try_from(count).unwrap_or(0));

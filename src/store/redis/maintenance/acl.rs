@@ -1,6 +1,6 @@
-//! The least that a user of the server must be allowed.
+//! The minimal ACL rules for duly's user on the server.
 
-/// Commands that scripts and connections use; a test holds them to the scripts.
+/// The commands of scripts and connections; a test compares them with the scripts.
 const COMMANDS: &[&str] = &[
     "auth",
     "multi",
@@ -71,7 +71,7 @@ const COMMANDS: &[&str] = &[
     "smembers",
 ];
 
-/// What to give to ACL SETUSER, but for name and password.
+/// Returns the arguments for `ACL SETUSER`, without name and password.
 pub(crate) fn rules(prefix: &str) -> String {
     let commands: Vec<String> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
     format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {}", commands.join(" "))
@@ -86,10 +86,10 @@ mod tests {
     fn acl_allows_exactly_the_commands_used() {
         let mut used = std::collections::BTreeSet::new();
         script::ALL.iter().for_each(|script| used.extend(script.commands()));
-        // Given to `spread` by name.
+        // Passed to `push_tickets` by name.
         used.extend(["rpush".to_owned(), "lpush".to_owned()]);
         for command in &used {
-            let allowed = |known: &&str| known.split('|').next() == Some(command);
+            let allowed = |granted: &&str| granted.split('|').next() == Some(command);
             assert!(COMMANDS.iter().any(allowed), "{command} is used and not allowed");
         }
         let by_connections = [

@@ -1,4 +1,4 @@
-//! What the servers say about themselves: what can be lost, and what should be mended.
+//! Checks the servers' settings: how durable they are, and what an operator should fix.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -14,18 +14,18 @@ use crate::store::redis::maintenance::acl;
 use crate::store::redis::record::RECORD_FORMAT;
 use crate::store::redis::url::{ServerAddress, Topology};
 
-/// The oldest versions whose commands we need.
+/// The oldest versions that have all commands duly needs.
 const REDIS_MIN: (u32, u32) = (7, 0);
 const VALKEY_MIN: (u32, u32) = (8, 0);
-/// A server whose clock differs from ours by more is worth a warning: moments that users give mean something else there.
+/// Clock difference above which a warning is reported: due times given by users mean another moment on such a server.
 const CLOCK_SKEW_MAX: Micros = 500_000;
-/// Memory of which more than this part is used is worth a warning.
+/// Share of used memory above which a warning is reported.
 const MEMORY_FULL_RATIO: f64 = 0.9;
 
-/// What the masters say about themselves.
+/// Info and settings of all masters.
 struct MastersInfo {
     reachable: Vec<MasterInfo>,
-    /// A Cluster of which one part is away goes on with the others.
+    /// A Cluster continues with the other masters.
     unreachable: Vec<(ServerAddress, Error)>,
 }
 
@@ -35,14 +35,14 @@ struct MasterInfo {
     settings: MasterSettings,
 }
 
-/// What one server is set to do with its data.
+/// The persistence settings of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct MasterSettings {
-    /// `None` where we may not ask.
+    /// `None` if the user may not read it.
     append_mode: Option<AppendMode>,
     snapshots: bool,
     eviction_policy: Option<String>,
-    /// How many good replicas it must have to take writes, if it asks for any.
+    /// Number of good replicas required for writes (`min-replicas-to-write`), if set.
     replicas_min: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ enum AppendMode {
     Always,
 }
 
-/// Refuses servers that cannot keep what they are given, each with what mends it.
+/// Rejects servers whose settings could lose jobs; each error says how to fix it.
 pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
     let masters = MastersInfo::query(store, "open").await?;
     for master in &masters.reachable {
@@ -67,7 +67,7 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
         if master.info.get("role").is_some_and(|role| role == "slave")
             && store.servers.url().topology == Topology::Standalone
         {
-            let reason = "this is a replica, and takes no jobs: name the master, or use redis+sentinel://";
+            let reason = "this is a replica and accepts no jobs: name the master, or use redis+sentinel://";
             return Err(Error::store("open", reason));
         }
     }
@@ -81,7 +81,7 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
         return Err(Error::store(
             "open",
             format!(
-                "the server evicts keys when its memory is full (maxmemory-policy {policy}), jobs among them; mend it with: CONFIG SET maxmemory-policy noeviction"
+                "the server evicts keys when its memory is full (maxmemory-policy {policy}), including jobs; fix it with: CONFIG SET maxmemory-policy noeviction"
             ),
         ));
     }
@@ -90,9 +90,9 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
         return Err(Error::store(
             "open",
             format!(
-                "the server would lose {lost} when it stops. Mend it with two commands: \
-                 `CONFIG SET appendonly yes` and `CONFIG SET appendfsync always` (or everysec, which may lose a second or two), \
-                 and put both into its configuration file. To run all the same, add allow_data_loss=true to the URL"
+                "the server would lose {lost} when it stops; fix it with `CONFIG SET appendonly yes` and \
+                 `CONFIG SET appendfsync always` (or everysec, which may lose a second or two), also in its configuration \
+                 file; to use it anyway, add allow_data_loss=true to the URL"
             ),
         ));
     }
@@ -100,20 +100,22 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
     Ok(())
 }
 
-/// `health` of the contract.
+/// Implements `Store::health`.
 pub(crate) async fn health(store: &Redis) -> Result<Health> {
     let masters = MastersInfo::query(store, "health").await?;
     let settings = masters.weakest_settings();
     let skew = measure_clock_skew(store, "health", &masters).await?;
-    // Of several the one with the least room, and the one with the fewest replicas.
-    let fullest =
-        masters.reachable.iter().max_by(|one, other| one.used_memory_ratio().total_cmp(&other.used_memory_ratio()));
-    let get = |name: &str| fullest.map_or("", |master| master.info_field(name));
+    // With several masters, the one with the least free memory and the one with the fewest replicas.
+    let fullest = masters.reachable.iter().max_by(|a, b| a.used_memory_ratio().total_cmp(&b.used_memory_ratio()));
+    let field = |name: &str| fullest.map_or("", |master| master.info_field(name));
     let replicas = masters.reachable.iter().map(|master| master.info_number("connected_slaves")).min().unwrap_or(0);
     let mut facts: Vec<(String, String)> = vec![
         ("prefix".into(), store.prefix.clone()),
         ("server".into(), describe_server(masters.peer_keys_info(store))),
-        ("memory".into(), format!("{} of {}", get("used_memory_human"), describe_memory_limit(get("maxmemory_human")))),
+        (
+            "memory".into(),
+            format!("{} of {}", field("used_memory_human"), describe_memory_limit(field("maxmemory_human"))),
+        ),
         ("replicas".into(), replicas.to_string()),
         ("server_clock".into(), format!("{} ms from ours", skew / 1_000)),
     ];
@@ -124,7 +126,7 @@ pub(crate) async fn health(store: &Redis) -> Result<Health> {
     }
     if skew.abs() > CLOCK_SKEW_MAX {
         warnings.push(format!(
-            "the server's clock is {} ms from ours: a job pushed for a moment runs when the server's clock says so; set both by NTP",
+            "the server's clock is {} ms from ours: due times follow the server's clock; synchronize both by NTP",
             skew / 1_000
         ));
     }
@@ -152,7 +154,7 @@ fn describe_durability(settings: &MasterSettings, replicas: u32) -> String {
         (Some(AppendMode::Off), true) => "If the server stops, everything since its last snapshot is lost.",
         (Some(AppendMode::Off), false) => "If the server stops, everything is lost.",
         (None, _) => {
-            "Unknown: the server does not let us read its settings (CONFIG GET); ask whoever runs it for appendonly and appendfsync."
+            "Unknown: the server does not let us read its settings (CONFIG GET); ask its operator for appendonly and appendfsync."
         }
     };
     match replicas {
@@ -178,22 +180,22 @@ fn check_version(info: &HashMap<String, String>) -> Result<()> {
         let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
     };
-    let (found, least, name) = match (info.get("valkey_version"), info.get("redis_version")) {
+    let (version, min, name) = match (info.get("valkey_version"), info.get("redis_version")) {
         (Some(version), _) => (parse(version), VALKEY_MIN, "Valkey"),
         (None, Some(version)) => (parse(version), REDIS_MIN, "Redis"),
         (None, None) => return Ok(()),
     };
-    if found < least {
-        let (major, minor) = found;
+    if version < min {
+        let (major, minor) = version;
         return Err(Error::store(
             "open",
-            format!("the server is {name} {major}.{minor}; duly needs at least {name} {}.{}", least.0, least.1),
+            format!("the server is {name} {major}.{minor}; duly needs at least {name} {}.{}", min.0, min.1),
         ));
     }
     Ok(())
 }
 
-/// Everything under our prefix has one format; a newer one is not for us.
+/// Checks the format of everything under our prefix; rejects any other format.
 async fn check_format(store: &Redis) -> Result<()> {
     let (key, slot) = (&store.peer_keys.format, store.peer_keys.slot);
     let mut get = redis::cmd("GET");
@@ -214,7 +216,7 @@ async fn check_format(store: &Redis) -> Result<()> {
     };
     let prefix = &store.prefix;
     let reason = format!(
-        "what is under the prefix {prefix:?} has format {found}, and this version of duly reads format {ours}; use {age} duly, or another prefix"
+        "the data under the prefix {prefix:?} has format {found}, and this version of duly reads format {ours}; use {age} duly, or another prefix"
     );
     Err(Error::store("open", reason))
 }
@@ -228,68 +230,69 @@ impl MasterInfo {
         self.info_field(name).parse().unwrap_or(0)
     }
 
-    /// Which part of the memory that it may use is used; more than any if there is no limit.
+    /// Returns the used share of the memory limit; infinite without a limit.
     fn used_memory_ratio(&self) -> f64 {
         self.info_number("used_memory") as f64 / self.info_number("maxmemory") as f64
     }
 
-    /// What should be mended of this one, or nothing works.
+    /// Returns the warnings about this master.
     fn warnings(&self, replicas: u32) -> Vec<String> {
-        let (mut warnings, at) = (Vec::new(), &self.address);
-        let there = self.info_number("connected_slaves");
-        if there < u64::from(replicas) {
+        let (mut warnings, address) = (Vec::new(), &self.address);
+        let connected = self.info_number("connected_slaves");
+        if connected < u64::from(replicas) {
             warnings.push(format!(
-                "the server at {at} has {there} of the {replicas} replicas that `replicas` asks for: every push ends in doubt (`unknown`) until it has them"
+                "the server at {address} has {connected} of the {replicas} replicas that `replicas` requires: the outcome of every push is unknown until it has them"
             ));
         }
-        // Only a server that counts them says how many are good.
+        // Only a server with min-replicas-to-write reports the number of good replicas.
         let good = self.info.get("min_slaves_good_slaves").and_then(|good| good.parse::<u64>().ok());
-        if let Some((least, good)) = self.settings.replicas_min.zip(good).filter(|(least, good)| good < least) {
+        if let Some((required, good)) = self.settings.replicas_min.zip(good).filter(|(required, good)| good < required)
+        {
             warnings.push(format!(
-                "the server at {at} refuses every write: it has {good} of the {least} good replicas that min-replicas-to-write asks for"
+                "the server at {address} refuses every write: it has {good} of the {required} good replicas that min-replicas-to-write requires"
             ));
         }
         if self.settings.append_mode == Some(AppendMode::Off) {
             warnings.push(format!(
-                "the server at {at} does not append to a file (appendonly no), which allow_data_loss=true permits: when it stops, jobs are lost"
+                "the server at {address} has no append-only file (appendonly no), which allow_data_loss=true permits: when it stops, jobs are lost"
             ));
         }
         match self.info_number("maxmemory") {
             0 => warnings.push(format!(
-                "the server at {at} has no memory limit: set maxmemory, so that it refuses pushes instead of being killed"
+                "the server at {address} has no memory limit: set maxmemory, so that it refuses pushes instead of being killed"
             )),
             _ if self.used_memory_ratio() > MEMORY_FULL_RATIO => warnings.push(format!(
-                "the memory of the server at {at} is nearly full: pushes are refused when it is; raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
+                "the memory of the server at {address} is nearly full: pushes are refused when it is; raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
             )),
             _ => {}
         }
-        for (field, what) in
+        for (field, action) in
             [("rdb_last_bgsave_status", "save a snapshot"), ("aof_last_write_status", "write to its append-only file")]
         {
             if !matches!(self.info_field(field), "" | "ok") {
-                warnings.push(format!("the server at {at} could not {what}: look at its log and its disk"));
+                warnings.push(format!("the server at {address} could not {action}: check its log and its disk"));
             }
         }
         warnings
     }
 }
 
-/// The servers that run now, and the database on them: the same for every URL that leads there.
+/// Identifies the running servers and the database: the same for every URL that leads to them.
 pub(crate) async fn keyspace_id(store: &Redis) -> Result<String> {
     let masters = MastersInfo::query(store, "move").await?;
-    let mut runs: Vec<&str> = masters.reachable.iter().map(|master| master.info_field("run_id")).collect();
-    runs.sort_unstable();
-    Ok(format!("{} {}", runs.join(" "), store.servers.url().db))
+    let mut run_ids: Vec<&str> = masters.reachable.iter().map(|master| master.info_field("run_id")).collect();
+    run_ids.sort_unstable();
+    Ok(format!("{} {}", run_ids.join(" "), store.servers.url().db))
 }
 
 impl MastersInfo {
-    /// Asks all of them; fails if none answers, or one will never do.
+    /// Queries all masters; fails if none replies, or if one rejects the query.
     async fn query(store: &Redis, op: &'static str) -> Result<Self> {
         let mut masters = MastersInfo { reachable: Vec::new(), unreachable: Vec::new() };
-        for (address, said) in store.servers.query_all_masters(op, &redis::cmd("INFO")).await? {
-            match said {
-                MasterReply::Value(answer) => {
-                    let info = parse_info(answer);
+        for (address, reply) in store.servers.query_all_masters(op, &redis::cmd("INFO")).await? {
+            match reply {
+                MasterReply::Value(reply) => {
+                    let info = parse_info(reply);
                     masters.reachable.push(MasterInfo { address, info, settings: MasterSettings::default() });
                 }
                 MasterReply::Rejected(error) => return Err(error),
@@ -309,20 +312,20 @@ impl MastersInfo {
             .arg("maxmemory-policy")
             .arg("min-replicas-to-write");
         let addresses: Vec<ServerAddress> = self.reachable.iter().map(|master| master.address.clone()).collect();
-        let said = store.servers.query_masters(op, &addresses, &cmd).await;
-        for (mut master, (_, said)) in std::mem::take(&mut self.reachable).into_iter().zip(said) {
-            master.settings = match said {
-                MasterReply::Value(answer) => parse_settings(answer),
+        let replies = store.servers.query_masters(op, &addresses, &cmd).await;
+        for (mut master, (_, reply)) in std::mem::take(&mut self.reachable).into_iter().zip(replies) {
+            master.settings = match reply {
+                MasterReply::Value(reply) => parse_settings(reply),
                 MasterReply::Rejected(error) if !is_forbidden(&error) => return Err(error),
-                // Not allowed to ask, or no such command: then nobody knows.
+                // The user may not read the settings, or the server has no CONFIG: they stay unknown.
                 MasterReply::Rejected(_) => MasterSettings::default(),
-                // Just gone: it may keep nothing, and must not pass for one that only hides what it keeps.
+                // Just lost: it may persist nothing, and must not count as a server that only hides its settings.
                 MasterReply::Unreachable(error) => {
                     self.unreachable.push((master.address, error));
                     continue;
                 }
             };
-            // This it tells everybody.
+            // INFO has this one for every user.
             master.settings.eviction_policy =
                 master.settings.eviction_policy.take().or(master.info.get("maxmemory_policy").cloned());
             self.reachable.push(master);
@@ -335,59 +338,59 @@ impl MastersInfo {
         Ok(())
     }
 
-    /// The settings of all that answer; where they differ, the weaker one counts.
+    /// Returns the weakest settings of all reachable masters.
     fn weakest_settings(&self) -> MasterSettings {
-        let weaker = |one: MasterSettings, other: MasterSettings| MasterSettings {
-            // That one keeps nothing is known, whatever another does not tell.
-            append_mode: if [one.append_mode, other.append_mode].contains(&Some(AppendMode::Off)) {
+        let weaker = |a: MasterSettings, b: MasterSettings| MasterSettings {
+            // A master known to persist nothing counts, even if another one hides its settings.
+            append_mode: if [a.append_mode, b.append_mode].contains(&Some(AppendMode::Off)) {
                 Some(AppendMode::Off)
             } else {
-                one.append_mode.min(other.append_mode)
+                a.append_mode.min(b.append_mode)
             },
-            snapshots: one.snapshots && other.snapshots,
-            eviction_policy: one.eviction_policy.filter(|policy| policy != "noeviction").or(other.eviction_policy),
-            replicas_min: one.replicas_min.max(other.replicas_min),
+            snapshots: a.snapshots && b.snapshots,
+            eviction_policy: a.eviction_policy.filter(|policy| policy != "noeviction").or(b.eviction_policy),
+            replicas_min: a.replicas_min.max(b.replicas_min),
         };
         self.reachable.iter().map(|master| master.settings.clone()).reduce(weaker).unwrap_or_default()
     }
 
-    /// Whether the server answers that has the names of all queues.
+    /// Returns whether the master with the peer keys is reachable.
     fn has_peer_keys(&self, store: &Redis) -> bool {
-        let hall = store.servers.master_of(store.peer_keys.slot);
-        self.reachable.iter().any(|master| Some(&master.address) == hall.as_ref())
+        let peer_master = store.servers.master_of(store.peer_keys.slot);
+        self.reachable.iter().any(|master| Some(&master.address) == peer_master.as_ref())
     }
 
-    /// What the one says that has the hall, or else any other.
+    /// Returns the info of the master with the peer keys, or of any other.
     fn peer_keys_info(&self, store: &Redis) -> &HashMap<String, String> {
         static NOTHING: LazyLock<HashMap<String, String>> = LazyLock::new(HashMap::new);
-        let hall = store.servers.master_of(store.peer_keys.slot);
-        let of_hall = self.reachable.iter().find(|master| Some(&master.address) == hall.as_ref());
-        of_hall.or(self.reachable.first()).map_or(&NOTHING, |master| &master.info)
+        let peer_master = store.servers.master_of(store.peer_keys.slot);
+        let with_peer_keys = self.reachable.iter().find(|master| Some(&master.address) == peer_master.as_ref());
+        with_peer_keys.or(self.reachable.first()).map_or(&NOTHING, |master| &master.info)
     }
 
-    /// What should be known of those that do not answer.
+    /// Returns the warnings about unreachable masters.
     fn warnings(&self, store: &Redis) -> Vec<String> {
-        let hall = store.servers.master_of(store.peer_keys.slot);
+        let peer_master = store.servers.master_of(store.peer_keys.slot);
         let warning = |(address, error): &(ServerAddress, Error)| {
-            let lost = match Some(address) == hall.as_ref() {
-                true => "its queues stand still, others are not found by those who look for all, locks and calls wait",
-                false => "its queues stand still",
+            let effect = match Some(address) == peer_master.as_ref() {
+                true => "its queues stop, lists of all queues are incomplete, locks and calls wait",
+                false => "its queues stop",
             };
-            format!("the master at {address} does not answer: {lost}, and nobody knows how it is set up: {error}")
+            format!("the master at {address} does not answer: {effect}, and its settings are unknown: {error}")
         };
         self.unreachable.iter().map(warning).collect()
     }
 }
 
-fn parse_info(answer: Value) -> HashMap<String, String> {
-    let text: String = redis::from_redis_value(answer).unwrap_or_default();
+fn parse_info(reply: Value) -> HashMap<String, String> {
+    let text: String = redis::from_redis_value(reply).unwrap_or_default();
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-fn parse_settings(answer: Value) -> MasterSettings {
-    let settings: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
-    let append =
+fn parse_settings(reply: Value) -> MasterSettings {
+    let settings: HashMap<String, String> = redis::from_redis_value(reply).unwrap_or_default();
+    let append_mode =
         settings.get("appendonly").map(|on| match (on.as_str(), settings.get("appendfsync").map(String::as_str)) {
             ("yes", Some("always")) => AppendMode::Always,
             ("yes", Some("no")) => AppendMode::WithoutFsync,
@@ -395,37 +398,34 @@ fn parse_settings(answer: Value) -> MasterSettings {
             _ => AppendMode::Off,
         });
     MasterSettings {
-        append_mode: append,
+        append_mode,
         snapshots: settings.get("save").is_some_and(|points| !points.is_empty()),
         eviction_policy: settings.get("maxmemory-policy").cloned(),
-        replicas_min: settings
-            .get("min-replicas-to-write")
-            .and_then(|text| text.parse().ok())
-            .filter(|least| *least > 0),
+        replicas_min: settings.get("min-replicas-to-write").and_then(|text| text.parse().ok()).filter(|min| *min > 0),
     }
 }
 
-/// How far the server's clock is ahead of ours; from then on the store knows about what time it is there.
+/// Returns the difference between the server's clock and ours, and records the server's time in the store.
 ///
-/// That of the hall, or else of any other: those of one Cluster should agree.
+/// Uses the master with the peer keys, or any other: the clocks of one Cluster should agree.
 async fn measure_clock_skew(store: &Redis, op: &'static str, masters: &MastersInfo) -> Result<Micros> {
-    let before = Clock::system().now_micros();
+    let start = Clock::system().now_micros();
     let time = redis::cmd("TIME");
-    let answer = match masters.reachable.first() {
-        Some(other) if !masters.has_peer_keys(store) => {
-            let said = store.servers.query_masters(op, std::slice::from_ref(&other.address), &time).await;
-            match said.into_iter().next() {
-                Some((_, MasterReply::Value(answer))) => answer,
+    let reply = match masters.reachable.first() {
+        Some(master) if !masters.has_peer_keys(store) => {
+            let replies = store.servers.query_masters(op, std::slice::from_ref(&master.address), &time).await;
+            match replies.into_iter().next() {
+                Some((_, MasterReply::Value(reply))) => reply,
                 Some((_, MasterReply::Rejected(error) | MasterReply::Unreachable(error))) => return Err(error),
                 None => Value::Nil,
             }
         }
         _ => store.servers.send_idempotent(op, ConnectionRole::Client, store.peer_keys.slot, &time).await?,
     };
-    let (seconds, micros): (Micros, Micros) = redis::from_redis_value(answer).unwrap_or((0, 0));
+    let (seconds, micros): (Micros, Micros) = redis::from_redis_value(reply).unwrap_or((0, 0));
     store.note_server_time(seconds * 1_000_000 + micros);
-    let between = before + (Clock::system().now_micros() - before) / 2;
-    Ok(seconds * 1_000_000 + micros - between)
+    let midpoint = start + (Clock::system().now_micros() - start) / 2;
+    Ok(seconds * 1_000_000 + micros - midpoint)
 }
 
 #[cfg(test)]
@@ -439,53 +439,45 @@ mod tests {
     #[test]
     fn old_server_version_is_rejected() {
         assert!(check_one_version("redis_version", "7.0.15").is_ok());
-        assert!(
-            check_one_version("redis_version", "6.2.14")
-                .expect_err("too old")
-                .to_string()
-                .contains("at least Redis 7.0")
-        );
-        assert!(
-            check_one_version("valkey_version", "7.2.5")
-                .expect_err("too old")
-                .to_string()
-                .contains("at least Valkey 8.0")
-        );
+        let error = |name, version| check_one_version(name, version).expect_err("too old").to_string();
+        assert!(error("redis_version", "6.2.14").contains("at least Redis 7.0"));
+        assert!(error("valkey_version", "7.2.5").contains("at least Valkey 8.0"));
     }
 
     #[test]
     fn weakest_append_mode_of_all_masters_counts() {
-        let all = |appends: &[Option<AppendMode>]| {
-            let master = |append: &Option<AppendMode>| MasterInfo {
+        let weakest = |modes: &[Option<AppendMode>]| {
+            let master = |mode: &Option<AppendMode>| MasterInfo {
                 address: ServerAddress { host: "h".to_owned(), port: 1 },
                 info: HashMap::new(),
-                settings: MasterSettings { append_mode: *append, ..MasterSettings::default() },
+                settings: MasterSettings { append_mode: *mode, ..MasterSettings::default() },
             };
-            MastersInfo { reachable: appends.iter().map(master).collect(), unreachable: Vec::new() }
+            MastersInfo { reachable: modes.iter().map(master).collect(), unreachable: Vec::new() }
                 .weakest_settings()
                 .append_mode
         };
-        let (off, second, always) = (Some(AppendMode::Off), Some(AppendMode::EverySecond), Some(AppendMode::Always));
-        assert_eq!(all(&[always, second]), second);
-        assert_eq!(all(&[always, None]), None, "nobody knows");
-        for hidden in [[None, off], [off, None]] {
-            assert_eq!(all(&hidden), off, "that one keeps nothing is known");
+        let (off, every_second, always) =
+            (Some(AppendMode::Off), Some(AppendMode::EverySecond), Some(AppendMode::Always));
+        assert_eq!(weakest(&[always, every_second]), every_second);
+        assert_eq!(weakest(&[always, None]), None, "one is unknown");
+        for modes in [[None, off], [off, None]] {
+            assert_eq!(weakest(&modes), off, "one is known to persist nothing");
         }
     }
 
     #[test]
     fn warnings_name_what_blocks_pushes() {
-        let warnings = |info: &[(&str, &str)], least_replicas, replicas| {
+        let warnings = |info: &[(&str, &str)], replicas_min, replicas| {
             let info = info.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             let address = ServerAddress { host: "h".to_owned(), port: 1 };
-            let settings = MasterSettings { replicas_min: least_replicas, ..MasterSettings::default() };
+            let settings = MasterSettings { replicas_min, ..MasterSettings::default() };
             MasterInfo { address, info, settings }.warnings(replicas).join("\n")
         };
-        let sound =
+        let healthy_info =
             [("maxmemory", "100"), ("used_memory", "50"), ("connected_slaves", "1"), ("min_slaves_good_slaves", "1")];
-        assert_eq!(warnings(&sound, Some(1), 1), "");
-        assert!(warnings(&sound, None, 2).contains("h:1 has 1 of the 2 replicas"));
-        assert!(warnings(&sound, Some(2), 1).contains("refuses every write"));
+        assert_eq!(warnings(&healthy_info, Some(1), 1), "");
+        assert!(warnings(&healthy_info, None, 2).contains("h:1 has 1 of the 2 replicas"));
+        assert!(warnings(&healthy_info, Some(2), 1).contains("refuses every write"));
         assert!(warnings(&[("maxmemory", "100"), ("used_memory", "95")], None, 0).contains("nearly full"));
         assert!(warnings(&[("maxmemory", "0")], None, 0).contains("no memory limit"));
         assert!(warnings(&[("maxmemory", "100"), ("aof_last_write_status", "err")], None, 0).contains("append-only"));
@@ -493,14 +485,16 @@ mod tests {
 
     #[test]
     fn durability_is_described_for_every_setting() {
-        let set = |append, snapshots| MasterSettings { append_mode: append, snapshots, ..MasterSettings::default() };
+        let settings = |mode, snapshots| MasterSettings { append_mode: mode, snapshots, ..MasterSettings::default() };
         assert!(
-            describe_durability(&set(Some(AppendMode::Always), false), 0)
+            describe_durability(&settings(Some(AppendMode::Always), false), 0)
                 .contains("survives a crash of any process and loss of power")
         );
-        assert!(describe_durability(&set(Some(AppendMode::EverySecond), true), 0).contains("the last second or two"));
-        assert!(describe_durability(&set(Some(AppendMode::Off), true), 0).contains("since its last snapshot"));
-        assert!(describe_durability(&set(None, false), 0).starts_with("Unknown"));
-        assert!(describe_durability(&set(Some(AppendMode::Always), false), 2).contains("2 replicas"));
+        assert!(
+            describe_durability(&settings(Some(AppendMode::EverySecond), true), 0).contains("the last second or two")
+        );
+        assert!(describe_durability(&settings(Some(AppendMode::Off), true), 0).contains("since its last snapshot"));
+        assert!(describe_durability(&settings(None, false), 0).starts_with("Unknown"));
+        assert!(describe_durability(&settings(Some(AppendMode::Always), false), 2).contains("2 replicas"));
     }
 }

@@ -1,4 +1,4 @@
-//! What is seen of one job in a queue's keys, and which rules that breaks. Pure.
+//! The observed keys of one job, and the invariants that they violate. No I/O.
 
 use crate::clock::to_micros;
 use crate::job::JobId;
@@ -8,10 +8,10 @@ use crate::store::redis::jobs::job_index::members;
 use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
 
-/// How many ready lists there are.
+/// Number of ready lists.
 pub(crate) const PRIORITY_LISTS: usize = 4;
 
-/// What is written in the record of a job, as far as a rule asks for it.
+/// The parts of a job's record that invariants depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHead {
     pub(crate) priority_list: usize,
@@ -19,41 +19,41 @@ pub(crate) struct RecordHead {
     pub(crate) is_readable: bool,
     /// Kind and tags.
     pub(crate) index_terms: String,
-    /// Of its args.
+    /// Length of its args.
     pub(crate) args_bytes: usize,
     /// How long it is kept when done.
     pub(crate) keep: i64,
-    /// When it was to be due, if not at once.
+    /// Its first due time, if it was not due at once.
     pub(crate) scheduled_due: Option<i64>,
 }
 
 impl RecordHead {
-    /// From a record.
+    /// Parses a record.
     pub(crate) fn from_record(id: JobId, record: &[u8]) -> Self {
         let line = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let lane = record.get(1).map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));
+        let priority_list = record.get(1).map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));
         let text = String::from_utf8_lossy(line);
-        let key = text.split('\t').nth(7).unwrap_or_default().to_owned();
-        // Without a word: who looks at all of them says itself what is wrong.
+        let unique_key = text.split('\t').nth(7).unwrap_or_default().to_owned();
+        // Without logging: the caller reports unreadable records.
         let (job, due) = record::decode_quietly(id, "", record);
-        let json = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
-        let readable = lane < PRIORITY_LISTS && job.kind != crate::job::UNREADABLE_KIND && json;
-        let bytes = record.len().saturating_sub(line.len() + 1);
-        let (words, keep) = (record::record_index_terms(record), crate::clock::micros(job.keep));
-        let later = Some(due).filter(|due| *due > to_micros(job.pushed));
+        let has_json_args = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
+        let is_readable = priority_list < PRIORITY_LISTS && job.kind != crate::job::UNREADABLE_KIND && has_json_args;
+        let args_bytes = record.len().saturating_sub(line.len() + 1);
+        let (index_terms, keep) = (record::record_index_terms(record), crate::clock::micros(job.keep));
+        let scheduled_due = Some(due).filter(|due| *due > to_micros(job.pushed));
         RecordHead {
-            priority_list: if lane < PRIORITY_LISTS { lane } else { 2 },
-            unique_key: key,
-            is_readable: readable,
-            index_terms: words,
-            args_bytes: bytes,
+            priority_list: if priority_list < PRIORITY_LISTS { priority_list } else { 2 },
+            unique_key,
+            is_readable,
+            index_terms,
+            args_bytes,
             keep,
-            scheduled_due: later,
+            scheduled_due,
         }
     }
 }
 
-/// A ticket that may stand for the job.
+/// A ticket observed for the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObservedTicket {
     pub(crate) text: Vec<u8>,
@@ -64,13 +64,13 @@ pub(crate) struct ObservedTicket {
 }
 
 impl ObservedTicket {
-    /// How often it means the job: one mark stands for one ticket.
+    /// Returns how often the ticket counts: one stale mark cancels one ticket.
     fn live_count(&self) -> usize {
         self.list_counts.iter().sum::<usize>().saturating_sub(usize::from(self.is_stale))
     }
 }
 
-/// All that is seen of one job.
+/// Everything observed of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObservedJob {
     pub(crate) head: Option<RecordHead>,
@@ -80,29 +80,29 @@ pub(crate) struct ObservedJob {
     pub(crate) dead: Option<i64>,
     pub(crate) is_gone: bool,
     pub(crate) tickets: Vec<ObservedTicket>,
-    /// Unique keys that name it.
+    /// Unique keys that name the job.
     pub(crate) unique_keys: Vec<String>,
     /// Numbers of its failures.
     pub(crate) failure_numbers: Vec<u32>,
-    /// Something is kept of what its attempts have said.
+    /// Its attempts have stored progress, a log or a result.
     pub(crate) has_output: bool,
     /// Its holder has a lease.
     pub(crate) holder_has_lease: bool,
-    /// By how many words of its own it is found, and where it is found besides.
+    /// Number of index members for its own terms, and other members that name it.
     pub(crate) index_hits: usize,
     pub(crate) unexpected_members: Vec<Vec<u8>>,
 }
 
 impl ObservedJob {
     pub(crate) fn ticket_mut(&mut self, text: &[u8]) -> &mut ObservedTicket {
-        let at = self.tickets.iter().position(|ticket| ticket.text == text).unwrap_or_else(|| {
+        let index = self.tickets.iter().position(|ticket| ticket.text == text).unwrap_or_else(|| {
             self.tickets.push(ObservedTicket { text: text.to_vec(), ..ObservedTicket::default() });
             self.tickets.len() - 1
         });
-        &mut self.tickets[at]
+        &mut self.tickets[index]
     }
 
-    /// A member of the index names it. What it is must have been seen before.
+    /// Adds an index member that names the job. Its tickets and meta must have been added before.
     pub(crate) fn add_index_member(&mut self, id: JobId, member: Vec<u8>) {
         if self.expected_members(id).contains(&member) {
             self.index_hits += 1;
@@ -111,7 +111,7 @@ impl ObservedJob {
         }
     }
 
-    /// Where it must stand in the index.
+    /// Returns the index members that the job must have.
     fn expected_members(&self, id: JobId) -> Vec<Vec<u8>> {
         let Some(head) = &self.head else {
             return Vec::new();
@@ -121,13 +121,13 @@ impl ObservedJob {
         if let (Some(_), Some(meta)) = (self.dead, &self.meta) {
             all.extend(members::dead(id.as_bytes(), &head.index_terms, meta));
         }
-        // A tag may be said twice.
+        // A job may have the same tag twice.
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// How often it stands where: ready, scheduled, held, done, dead.
+    /// Returns how often the job is in each state.
     fn state_counts(&self) -> [(&'static str, usize); 5] {
         [
             ("ready", self.tickets.iter().map(ObservedTicket::live_count).sum()),
@@ -139,16 +139,16 @@ impl ObservedJob {
     }
 
     fn describe_states(&self) -> String {
-        let at: Vec<&str> =
-            self.state_counts().iter().flat_map(|(name, times)| std::iter::repeat_n(*name, *times)).collect();
-        if at.is_empty() { "none".to_owned() } else { at.join(", ") }
+        let states: Vec<&str> =
+            self.state_counts().iter().flat_map(|(name, count)| std::iter::repeat_n(*name, *count)).collect();
+        if states.is_empty() { "none".to_owned() } else { states.join(", ") }
     }
 
     pub(crate) fn is_unfinished(&self) -> bool {
         self.done.is_none() && self.dead.is_none()
     }
 
-    /// Where it should be, if it has to be put into one place: where it can still run, rather than where it has ended.
+    /// Returns the state for a repair: one in which the job can still run is preferred to a final one.
     pub(crate) fn repair_target(&self) -> (&'static str, i64) {
         let held = self.held.is_some() && self.holder_has_lease && self.has_valid_held_flag();
         let due = self.tickets.iter().find_map(|ticket| ticket.due);
@@ -159,15 +159,15 @@ impl ObservedJob {
             (_, Some(due), ..) => ("due", due),
             (_, None, Some(until), _) => ("dead", until),
             (_, None, None, Some(until)) => ("done", until),
-            // It was nowhere: not before its time, if that is known. One that is past comes with the next claim.
+            // The job is in no state: it becomes due at its recorded time. If that is past, the next claim promotes it.
             (_, None, None, None) => self.recorded_due().map_or(("ready", 0), |due| ("due", due)),
         }
     }
 
-    /// When it is due by what is written of it, if that was not at once.
+    /// Returns the due time from meta or record, if it was not at once.
     fn recorded_due(&self) -> Option<i64> {
-        let again = self.meta.as_deref().and_then(JobMeta::decode).map(|meta| meta.due).filter(|due| *due > 0);
-        again.or(self.head.as_ref()?.scheduled_due)
+        let rescheduled = self.meta.as_deref().and_then(JobMeta::decode).map(|meta| meta.due).filter(|due| *due > 0);
+        rescheduled.or(self.head.as_ref()?.scheduled_due)
     }
 
     fn has_valid_held_flag(&self) -> bool {
@@ -178,131 +178,138 @@ impl ObservedJob {
         held.len() == 65 && held.last() == Some(&(digit + head.priority_list as u8))
     }
 
-    /// Which rules are broken, and how.
+    /// Returns the violated invariants with details.
     pub(crate) fn check(&self, id: JobId) -> Vec<(Invariant, String)> {
-        let mut broken = Vec::new();
+        let mut violations = Vec::new();
         let Some(head) = &self.head else {
-            self.check_orphan(&mut broken);
-            return broken;
+            self.check_orphan(&mut violations);
+            return violations;
         };
         if !head.is_readable {
-            broken
-                .push((Invariant::Readable, "has a record that cannot be read, or is not what was written".to_owned()));
+            violations.push((
+                Invariant::Readable,
+                "has an unreadable record: unknown format or checksum mismatch".to_owned(),
+            ));
         }
-        if self.state_counts().iter().map(|(_, times)| times).sum::<usize>() != 1 {
-            broken.push((Invariant::OneState, format!("must be in one state, and is in: {}", self.describe_states())));
+        if self.state_counts().iter().map(|(_, count)| count).sum::<usize>() != 1 {
+            violations
+                .push((Invariant::OneState, format!("must be in one state, but is in: {}", self.describe_states())));
         } else {
-            self.check_state(id, head, &mut broken);
+            self.check_state(id, head, &mut violations);
         }
-        self.check_index(id, head, &mut broken);
+        self.check_index(id, head, &mut violations);
         if self.meta.as_deref().is_some_and(|meta| JobMeta::decode(meta).is_none()) {
-            broken.push((Invariant::AttemptRecords, "has a note of what has changed that cannot be read".to_owned()));
+            violations.push((Invariant::AttemptRecords, "has unreadable attempt counters".to_owned()));
         }
         if self.meta.is_none() && !self.failure_numbers.is_empty() {
-            broken.push((Invariant::AttemptRecords, "has failures, and no note of them".to_owned()));
+            violations.push((Invariant::AttemptRecords, "has failures, but no attempt counters".to_owned()));
         }
         if self.is_gone {
-            broken.push((Invariant::RememberedIds, "is there, and remembered as gone".to_owned()));
+            violations.push((Invariant::RememberedIds, "exists, but is remembered as removed".to_owned()));
         }
-        let owns = !head.unique_key.is_empty() && self.is_unfinished();
-        if owns && !self.unique_keys.contains(&head.unique_key) {
-            broken.push((
+        let must_hold_key = !head.unique_key.is_empty() && self.is_unfinished();
+        if must_hold_key && !self.unique_keys.contains(&head.unique_key) {
+            violations.push((
                 Invariant::UniqueKeys,
-                format!("has not ended, and its unique key is not its own: {}", head.unique_key),
+                format!("has not ended, but does not hold its unique key: {}", head.unique_key),
             ));
         }
-        if let Some(key) = self.unique_keys.iter().find(|key| !owns || **key != head.unique_key) {
-            broken.push((Invariant::UniqueKeys, format!("is named by a unique key that it has not: {key}")));
+        if let Some(key) = self.unique_keys.iter().find(|key| !must_hold_key || **key != head.unique_key) {
+            violations.push((Invariant::UniqueKeys, format!("holds a unique key that is not its own: {key}")));
         }
-        broken
+        violations
     }
 
-    /// It is found by its words, and by no others.
-    fn check_index(&self, id: JobId, head: &RecordHead, broken: &mut Vec<(Invariant, String)>) {
+    /// Checks that the index has all terms of the job and no others.
+    fn check_index(&self, id: JobId, head: &RecordHead, violations: &mut Vec<(Invariant, String)>) {
         if self.index_hits != self.expected_members(id).len() {
-            broken.push((Invariant::JobIndex, format!("is not found by all its words: {}", head.index_terms)));
+            violations.push((
+                Invariant::JobIndex,
+                format!("is not in the index under all of its terms: {}", head.index_terms),
+            ));
         }
         if let Some(member) = self.unexpected_members.first() {
-            broken.push((
+            violations.push((
                 Invariant::JobIndex,
-                format!("is found by a word that it has not: {}", describe_member(member)),
+                format!("is in the index under a wrong term: {}", describe_member(member)),
             ));
         }
-        let noted = self.meta.as_deref().and_then(|meta| meta.get(88..));
-        if self.dead.is_some() && noted != Some(head.index_terms.as_bytes()) {
-            broken.push((Invariant::JobIndex, "is dead, and its words are not noted".to_owned()));
+        let stored_terms = self.meta.as_deref().and_then(|meta| meta.get(88..));
+        if self.dead.is_some() && stored_terms != Some(head.index_terms.as_bytes()) {
+            violations.push((Invariant::JobIndex, "is dead, but its index terms are not stored".to_owned()));
         }
     }
 
-    /// Something is left of a job that is not there.
-    fn check_orphan(&self, broken: &mut Vec<(Invariant, String)>) {
+    /// Checks the remains of a job without a record.
+    fn check_orphan(&self, violations: &mut Vec<(Invariant, String)>) {
         if self.describe_states() != "none" {
-            broken.push((Invariant::HasRecord, format!("is {}, and has no record", self.describe_states())));
+            violations.push((Invariant::HasRecord, format!("is {}, but has no record", self.describe_states())));
         }
         if self.meta.is_some() || !self.failure_numbers.is_empty() {
-            broken.push((Invariant::AttemptRecords, "is not there, and something is noted of its failures".to_owned()));
+            violations.push((Invariant::AttemptRecords, "does not exist, but has failures or counters".to_owned()));
         }
         if self.has_output {
-            broken.push((
-                Invariant::AttemptRecords,
-                "is not there, and something is kept of what it has said".to_owned(),
-            ));
+            violations
+                .push((Invariant::AttemptRecords, "does not exist, but has progress, a log or a result".to_owned()));
         }
         if let Some(key) = self.unique_keys.first() {
-            broken.push((Invariant::UniqueKeys, format!("is not there, and named by the unique key {key}")));
+            violations.push((Invariant::UniqueKeys, format!("does not exist, but holds the unique key {key}")));
         }
         if let Some(member) = self.unexpected_members.first() {
-            broken
-                .push((Invariant::JobIndex, format!("is not there, and found by a word: {}", describe_member(member))));
+            violations.push((
+                Invariant::JobIndex,
+                format!("does not exist, but is in the index: {}", describe_member(member)),
+            ));
         }
-        self.check_stale_tickets(broken);
+        self.check_stale_tickets(violations);
     }
 
-    /// It is in one place: the right one, by the right ticket, in known hands.
-    fn check_state(&self, id: JobId, head: &RecordHead, broken: &mut Vec<(Invariant, String)>) {
-        let turn = self.meta.as_deref().and_then(JobMeta::decode).map(|meta| meta.ticket_number);
+    /// Checks a job in one state: its ticket, its list and its holder.
+    fn check_state(&self, id: JobId, head: &RecordHead, violations: &mut Vec<(Invariant, String)>) {
+        let ticket_number = self.meta.as_deref().and_then(JobMeta::decode).map(|meta| meta.ticket_number);
         let mut scheduled = id.as_bytes().to_vec();
-        scheduled.push(if turn.is_some() { b'a' } else { b'0' } + head.priority_list as u8);
-        scheduled.extend(turn.map_or(String::new(), |turn| turn.to_string()).as_bytes());
-        let ready = if turn.is_some() { scheduled.clone() } else { id.as_bytes().to_vec() };
+        scheduled.push(if ticket_number.is_some() { b'a' } else { b'0' } + head.priority_list as u8);
+        scheduled.extend(ticket_number.map_or(String::new(), |ticket_number| ticket_number.to_string()).as_bytes());
+        let ready = if ticket_number.is_some() { scheduled.clone() } else { id.as_bytes().to_vec() };
         scheduled.push(b' ');
         scheduled.extend(head.index_terms.as_bytes());
         for ticket in &self.tickets {
-            let right = ticket.text == ready && ticket.list_counts[head.priority_list] > 0;
-            if ticket.live_count() > 0 && !right {
-                broken.push((Invariant::QueuePosition, "is ready by a ticket that is not its own".to_owned()));
+            let is_expected = ticket.text == ready && ticket.list_counts[head.priority_list] > 0;
+            if ticket.live_count() > 0 && !is_expected {
+                violations
+                    .push((Invariant::QueuePosition, "is ready under a wrong ticket or in a wrong list".to_owned()));
             }
             if ticket.due.is_some() && ticket.text != scheduled {
-                broken.push((Invariant::QueuePosition, "is scheduled by a ticket that is not its own".to_owned()));
+                violations.push((Invariant::QueuePosition, "is scheduled under a wrong ticket".to_owned()));
             }
         }
-        self.check_stale_tickets(broken);
+        self.check_stale_tickets(violations);
         let Some(held) = &self.held else {
             return;
         };
         match record::decode_held(held) {
             Some((node, ..)) if !self.holder_has_lease => {
-                broken.push((Invariant::Holders, format!("is held by a node that nobody knows: {node}")));
+                violations.push((Invariant::Holders, format!("is held by an unknown node: {node}")));
             }
             Some(_) if self.has_valid_held_flag() => {}
-            _ => broken.push((Invariant::QueuePosition, "is held by a value that is not its own".to_owned())),
+            _ => violations.push((Invariant::QueuePosition, "has a wrong held value".to_owned())),
         }
     }
 
-    fn check_stale_tickets(&self, broken: &mut Vec<(Invariant, String)>) {
+    fn check_stale_tickets(&self, violations: &mut Vec<(Invariant, String)>) {
         if self.tickets.iter().any(|ticket| ticket.is_stale && ticket.list_counts == [0; PRIORITY_LISTS]) {
-            broken.push((Invariant::QueuePosition, "has left a ticket behind that is in no list".to_owned()));
+            violations.push((Invariant::QueuePosition, "has a stale ticket that is in no list".to_owned()));
         }
     }
 }
 
-/// A member of the index as people read it: state and word, and the moment it is ordered by.
+/// Formats an index member for people: state and term, and the time that orders it.
 fn describe_member(member: &[u8]) -> String {
-    let shown = member.get(..member.len().saturating_sub(16)).unwrap_or_default();
-    String::from_utf8_lossy(shown).replace('\0', " at ")
+    let text = member.get(..member.len().saturating_sub(16)).unwrap_or_default();
+    String::from_utf8_lossy(text).replace('\0', " at ")
 }
 
-/// The holder that a held value names.
+/// Returns the node in a held value.
 pub(crate) fn decode_holder(held: &[u8]) -> Option<NodeId> {
     record::decode_held(held).map(|(node, ..)| node)
 }

@@ -1,4 +1,4 @@
-//! Care of the server's data: health, access rules, verify, repair and scan.
+//! Maintenance of the stored data: health, access rules, verify, repair and scan.
 
 pub(crate) mod acl;
 pub(crate) mod health;

@@ -1,4 +1,4 @@
-//! Repair: each job of which something is wrong is taken out of every place and put into one, in one step.
+//! Repairs jobs: removes an inconsistent job from every state and puts it into one, in one atomic operation.
 
 use crate::error::{Error, Result};
 use crate::job::JobId;
@@ -9,17 +9,17 @@ use crate::store::redis::maintenance::verify::{check_counters, inspect_job, obse
 use crate::store::redis::maintenance::{verify_counts, verify_cron};
 use crate::store::redis::{Redis, script};
 
-/// How often a job that changes under our eyes is looked at again.
+/// Maximum attempts for a job that changes meanwhile.
 const REPAIR_TRIES_MAX: usize = 10;
 
-/// `repair` of the contract.
+/// Implements `Store::repair`.
 pub(crate) async fn repair(store: &Redis) -> Result<()> {
     for queue in store.queue_names("repair").await? {
         let keys = store.keys(&queue);
-        for (id, seen) in observe_queue(store, &keys).await? {
+        for (id, observed) in observe_queue(store, &keys).await? {
             let id = JobId::from_bytes(id);
-            if !seen.check(id).is_empty() {
-                repair_job(store, &keys, id, seen).await?;
+            if !observed.check(id).is_empty() {
+                repair_job(store, &keys, id, observed).await?;
             }
         }
         check_counters(store, &keys, true).await?;
@@ -29,40 +29,39 @@ pub(crate) async fn repair(store: &Redis) -> Result<()> {
     Ok(())
 }
 
-async fn repair_job(store: &Redis, keys: &QueueKeys, id: JobId, mut seen: ObservedJob) -> Result<()> {
+async fn repair_job(store: &Redis, keys: &QueueKeys, id: JobId, mut observed: ObservedJob) -> Result<()> {
     for _ in 0..REPAIR_TRIES_MAX {
-        seen = inspect_job(store, keys, id, &seen).await?;
-        if seen.check(id).is_empty() || try_repair_job(store, keys, id, &seen).await? {
+        observed = inspect_job(store, keys, id, &observed).await?;
+        if observed.check(id).is_empty() || try_repair_job(store, keys, id, &observed).await? {
             return Ok(());
         }
     }
-    Err(Error::store("repair", format!("job {id} does not keep still; pause queue {} and try again", keys.queue)))
+    Err(Error::store("repair", format!("job {id} keeps changing; pause queue {} and try again", keys.queue)))
 }
 
-/// Answers whether it was still as it was seen.
-async fn try_repair_job(store: &Redis, keys: &QueueKeys, id: JobId, seen: &ObservedJob) -> Result<bool> {
+/// Repairs a job. Returns whether it was still as observed.
+async fn try_repair_job(store: &Redis, keys: &QueueKeys, id: JobId, observed: &ObservedJob) -> Result<bool> {
     let mut cmd = script::REPAIR_JOB.call(keys);
-    let (to, moment) = seen.repair_target();
-    let key = seen.head.as_ref().map_or("", |head| head.unique_key.as_str());
+    let (target, moment) = observed.repair_target();
+    let key = observed.head.as_ref().map_or("", |head| head.unique_key.as_str());
     cmd.arg(store.manual_now()).arg(id.as_bytes());
-    cmd.arg(seen.meta.as_deref().unwrap_or_default()).arg(seen.held.as_deref().unwrap_or_default());
-    cmd.arg(to).arg(moment).arg(key).arg(seen.tickets.len());
-    for ticket in &seen.tickets {
+    cmd.arg(observed.meta.as_deref().unwrap_or_default()).arg(observed.held.as_deref().unwrap_or_default());
+    cmd.arg(target).arg(moment).arg(key).arg(observed.tickets.len());
+    for ticket in &observed.tickets {
         cmd.arg(&ticket.text[..]);
     }
-    for key in &seen.unique_keys {
+    for key in &observed.unique_keys {
         cmd.arg(format!("={key}"));
     }
-    for member in &seen.unexpected_members {
+    for member in &observed.unexpected_members {
         cmd.arg([&b"~"[..], member].concat());
     }
-    // Failures of a job that is not there, or that has no note of them, say nothing to anybody.
-    if seen.head.is_none() || seen.meta.is_none() {
-        for number in &seen.failure_numbers {
+    // Failures without a record or meta belong to no job.
+    if observed.head.is_none() || observed.meta.is_none() {
+        for number in &observed.failure_numbers {
             cmd.arg(format!("#{number}"));
         }
     }
-    let value =
-        store.servers.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_JOB, &cmd).await?;
-    Ok(store.parse_reply("repair", value)?.text()? == "repaired")
+    Ok(store.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_JOB, &cmd).await?.text()?
+        == "repaired")
 }

@@ -1,7 +1,7 @@
-//! What is counted of a queue while its jobs move, against the jobs themselves.
+//! Compares the stored counters of a queue with its jobs.
 //!
-//! Jobs are looked at in small steps, so this can be told of a queue only if it keeps still meanwhile: its mark is the same before
-//! and after. Of one that never does nothing is said.
+//! Jobs are read in small requests, so the comparison is valid only if the queue did not change meanwhile: its change
+//! mark is the same before and after. A queue that always changes is not checked.
 
 use std::collections::BTreeMap;
 
@@ -15,33 +15,32 @@ use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
 use crate::store::redis::{Redis, script};
 
-/// How often a queue that does not keep still is counted again.
+/// Maximum recounts of a queue that changes meanwhile.
 const RECOUNT_TRIES_MAX: usize = 3;
 
-/// What a queue says of itself.
+/// The counters that a queue stores.
 pub(crate) struct StoredCounts {
     pub(crate) change_mark: String,
     bytes: i64,
     keep_range: Option<(i64, i64)>,
-    /// Group to how many there are and since when, kind and error.
+    /// Per group: its count, first and last death, kind and error.
     groups: BTreeMap<String, String>,
 }
 
-/// Asks a queue what it says of itself.
+/// Reads the stored counters of a queue.
 pub(crate) async fn read_stored_counts(store: &Redis, keys: &QueueKeys) -> Result<StoredCounts> {
     let mut cmd = script::MEASURE_COUNTS.call(keys);
     cmd.arg(store.manual_now());
-    let value =
-        store.servers.run_script("verify", ConnectionRole::Client, keys.slot, &script::MEASURE_COUNTS, &cmd).await?;
-    let mut reply = store.parse_reply("verify", value)?;
-    let (mark, bytes, kept) = (reply.text()?, reply.int()?, record::decode_keep_range(&reply.bytes()?));
+    let mut reply =
+        store.run_script("verify", ConnectionRole::Client, keys.slot, &script::MEASURE_COUNTS, &cmd).await?;
+    let (change_mark, bytes, keep_range) = (reply.text()?, reply.int()?, record::decode_keep_range(&reply.bytes()?));
     let groups = reply.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
     let groups = groups.chunks(2).filter_map(|pair| Some((text(pair.first()?), text(pair.get(1)?)))).collect();
-    Ok(StoredCounts { change_mark: mark, bytes, keep_range: kept, groups })
+    Ok(StoredCounts { change_mark, bytes, keep_range, groups })
 }
 
-/// Dead jobs of one group.
+/// The dead jobs of one group.
 #[derive(Default)]
 struct ObservedGroup {
     count: u64,
@@ -51,15 +50,15 @@ struct ObservedGroup {
 }
 
 impl ObservedGroup {
-    /// As a queue keeps it; what it died of only the queue knew.
-    fn encode(&self, told: Option<&String>) -> String {
-        let rest = told.and_then(|told| told.get(42..));
+    /// Encodes the group as a queue stores it. The error is taken from the stored group; the jobs do not have it.
+    fn encode(&self, stored: Option<&String>) -> String {
+        let rest = stored.and_then(|stored| stored.get(42..));
         let (oldest, newest) = self.died_range.clone().unwrap_or_default();
         format!("{:010}{oldest:0>16}{newest:0>16}{}", self.count, rest.unwrap_or(&format!("{}\t…", self.kind)))
     }
 }
 
-/// What there is.
+/// The counters computed from the jobs.
 #[derive(Default)]
 pub(crate) struct ObservedCounts {
     bytes: i64,
@@ -68,92 +67,101 @@ pub(crate) struct ObservedCounts {
 }
 
 impl ObservedCounts {
-    pub(crate) fn from_jobs(all: &ObservedJobs) -> Self {
-        let mut counted = ObservedCounts::default();
-        for seen in all.values() {
-            let Some(head) = &seen.head else {
+    pub(crate) fn from_jobs(jobs: &ObservedJobs) -> Self {
+        let mut counts = ObservedCounts::default();
+        for observed in jobs.values() {
+            let Some(head) = &observed.head else {
                 continue;
             };
-            if seen.is_unfinished() {
-                counted.bytes += head.args_bytes as i64;
+            if observed.is_unfinished() {
+                counts.bytes += head.args_bytes as i64;
             }
-            if seen.done.is_some() {
-                let (least, longest) = counted.keep_range.unwrap_or((head.keep, head.keep));
-                counted.keep_range = Some((least.min(head.keep), longest.max(head.keep)));
+            if observed.done.is_some() {
+                let (keep_min, keep_max) = counts.keep_range.unwrap_or((head.keep, head.keep));
+                counts.keep_range = Some((keep_min.min(head.keep), keep_max.max(head.keep)));
             }
-            let meta = seen.meta.as_deref().filter(|_| seen.dead.is_some()).unwrap_or_default();
-            if let (Some(name), Some(known)) = (JobMeta::dead_group(meta), JobMeta::decode(meta)) {
-                let group = counted.groups.entry(name.to_owned()).or_default();
-                let moment = format!("{:016}", known.changed_at);
+            let meta = observed.meta.as_deref().filter(|_| observed.dead.is_some()).unwrap_or_default();
+            if let (Some(name), Some(decoded)) = (JobMeta::dead_group(meta), JobMeta::decode(meta)) {
+                let group = counts.groups.entry(name.to_owned()).or_default();
+                let moment = format!("{:016}", decoded.changed_at);
                 let (oldest, newest) = group.died_range.take().unwrap_or((moment.clone(), moment.clone()));
                 group.died_range = Some((oldest.min(moment.clone()), newest.max(moment)));
                 group.kind = head.index_terms.split(' ').next().unwrap_or_default().to_owned();
                 group.count += 1;
             }
         }
-        counted
+        counts
     }
 
-    /// What is not so as it is told.
-    pub(crate) fn violations(&self, told: &StoredCounts) -> Vec<(Invariant, String)> {
-        let mut broken = Vec::new();
-        if told.bytes != self.bytes {
-            let what = format!("{} bytes of args are counted as unfinished, and {} are", told.bytes, self.bytes);
-            broken.push((Invariant::Counts, what));
+    /// Returns the differences from the stored counters.
+    pub(crate) fn violations(&self, stored: &StoredCounts) -> Vec<(Invariant, String)> {
+        let mut violations = Vec::new();
+        if stored.bytes != self.bytes {
+            let details =
+                format!("{} bytes of unfinished args are counted, but there are {}", stored.bytes, self.bytes);
+            violations.push((Invariant::Counts, details));
         }
-        let covered =
-            |(least, longest): (i64, i64)| told.keep_range.is_some_and(|kept| kept.0 <= least && kept.1 >= longest);
-        if self.keep_range.is_some_and(|kept| !covered(kept)) {
-            broken.push((Invariant::Counts, "done jobs are kept for another time than is told".to_owned()));
+        let covered = |(keep_min, keep_max): (i64, i64)| {
+            stored.keep_range.is_some_and(|range| range.0 <= keep_min && range.1 >= keep_max)
+        };
+        if self.keep_range.is_some_and(|range| !covered(range)) {
+            violations
+                .push((Invariant::Counts, "done jobs are kept longer or shorter than the stored range".to_owned()));
         }
-        for (name, count) in self.wrong_groups(told) {
-            let counted = told.groups.get(name).and_then(|text| text.get(..10)).unwrap_or("0").trim_start_matches('0');
+        for (name, count) in self.wrong_groups(stored) {
+            let counted =
+                stored.groups.get(name).and_then(|text| text.get(..10)).unwrap_or("0").trim_start_matches('0');
             let counted = if counted.is_empty() { "0" } else { counted };
-            broken
-                .push((Invariant::Counts, format!("{counted} dead jobs are counted in group {name}, and {count} are")));
+            violations.push((
+                Invariant::Counts,
+                format!("{counted} dead jobs are counted in group {name}, but there are {count}"),
+            ));
         }
-        broken
+        violations
     }
 
-    /// Groups whose number is another than is told, and what it is.
-    fn wrong_groups<'a>(&'a self, told: &'a StoredCounts) -> impl Iterator<Item = (&'a String, u64)> {
-        let names = self.groups.keys().chain(told.groups.keys().filter(|name| !self.groups.contains_key(*name)));
+    /// Returns the groups with a wrong stored count, and their true count.
+    fn wrong_groups<'a>(&'a self, stored: &'a StoredCounts) -> impl Iterator<Item = (&'a String, u64)> {
+        let names = self.groups.keys().chain(stored.groups.keys().filter(|name| !self.groups.contains_key(*name)));
         names.filter_map(|name| {
             let count = self.groups.get(name).map_or(0, |group| group.count);
-            let counted = told.groups.get(name).map(|text| text.get(..10).and_then(|count| count.parse::<u64>().ok()));
+            let counted =
+                stored.groups.get(name).map(|text| text.get(..10).and_then(|count| count.parse::<u64>().ok()));
             (counted != Some(Some(count))).then_some((name, count))
         })
     }
 }
 
-/// Puts right what is told, if it is wrong.
+/// Corrects the stored counters if they are wrong.
 pub(crate) async fn recount(store: &Redis, keys: &QueueKeys) -> Result<()> {
     for _ in 0..RECOUNT_TRIES_MAX {
-        let told = read_stored_counts(store, keys).await?;
-        let counted = ObservedCounts::from_jobs(&observe_queue(store, keys).await?);
-        let still = self::read_stored_counts(store, keys).await?.change_mark == told.change_mark;
-        if still && (counted.violations(&told).is_empty() || write_counts(store, keys, &counted, &told).await?) {
+        let stored = read_stored_counts(store, keys).await?;
+        let counts = ObservedCounts::from_jobs(&observe_queue(store, keys).await?);
+        let is_unchanged = self::read_stored_counts(store, keys).await?.change_mark == stored.change_mark;
+        if is_unchanged
+            && (counts.violations(&stored).is_empty() || write_counts(store, keys, &counts, &stored).await?)
+        {
             return Ok(());
         }
     }
-    tracing::warn!(queue = %keys.queue, "too much moves to count anew; pause the queue and repair again");
+    tracing::warn!(queue = %keys.queue, "the queue changes too much to recount; pause it and repair again");
     Ok(())
 }
 
-/// Answers whether the queue was still as it was counted.
-async fn write_counts(store: &Redis, keys: &QueueKeys, counted: &ObservedCounts, told: &StoredCounts) -> Result<bool> {
+/// Writes the counters. Returns whether the queue was still unchanged.
+async fn write_counts(store: &Redis, keys: &QueueKeys, counts: &ObservedCounts, stored: &StoredCounts) -> Result<bool> {
     let mut cmd = script::REPAIR_COUNTS.call(keys);
-    let kept = counted.keep_range.map_or(String::new(), |(least, longest)| format!("{least:016}{longest:016}"));
-    cmd.arg(store.manual_now()).arg(&told.change_mark).arg(counted.bytes).arg(kept);
-    for (name, _) in counted.wrong_groups(told) {
-        cmd.arg(name).arg(counted.groups.get(name).map_or(String::new(), |group| group.encode(told.groups.get(name))));
+    let keep_range =
+        counts.keep_range.map_or(String::new(), |(keep_min, keep_max)| format!("{keep_min:016}{keep_max:016}"));
+    cmd.arg(store.manual_now()).arg(&stored.change_mark).arg(counts.bytes).arg(keep_range);
+    for (name, _) in counts.wrong_groups(stored) {
+        cmd.arg(name).arg(counts.groups.get(name).map_or(String::new(), |group| group.encode(stored.groups.get(name))));
     }
-    let value =
-        store.servers.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_COUNTS, &cmd).await?;
-    Ok(store.parse_reply("repair", value)?.text()? == "yes")
+    Ok(store.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_COUNTS, &cmd).await?.text()?
+        == "yes")
 }
 
-/// How many jobs were seen, those of which something seems wrong, and what was counted.
+/// The number of observed jobs, the suspicious ones, and the computed counters.
 pub(crate) struct CheckedQueue {
     pub(crate) job_count: u64,
     pub(crate) suspects: Vec<(JobId, crate::store::redis::maintenance::job_invariants::ObservedJob)>,

@@ -1,4 +1,4 @@
-//! Verify and repair of cron rules: each is looked at when its tick is due, and claims are told of the first.
+//! Verifies and repairs cron rules: each rule has a check time at its tick, and claims get the first one of a queue.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::verify::{ENTRIES_PER_STEP, scan_pairs};
 use crate::store::redis::{Redis, cron, reply, script};
 
-/// What is wrong with a rule.
+/// A violation of a cron rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CronViolation {
     pub(crate) invariant: Invariant,
     pub(crate) description: String,
     name: Vec<u8>,
-    /// As it was seen; empty if there is none of this name.
+    /// The observed text; empty if there is no such rule.
     stored_text: Vec<u8>,
-    /// When it should be looked at.
+    /// The correct check time.
     check_at: Option<Micros>,
 }
 
-/// Rules, when each is looked at, and what claims are told.
+/// Rules, their check times, and the first tick that claims get.
 #[derive(Default)]
 struct ObservedCrons {
     rules: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -32,34 +32,38 @@ struct ObservedCrons {
     announced_tick: Option<Micros>,
 }
 
-/// What is wrong with the rules of a queue. Rule and tick are written in one step: what is so in two looks is no look between.
+/// Finds violations of a queue's rules. Rule and tick change atomically, so a difference in two reads is a violation.
 pub(crate) async fn find_violations(store: &Redis, keys: &QueueKeys) -> Result<Vec<CronViolation>> {
-    let mut wrong = check_rules(&observe_rules(store, keys).await?);
-    if !wrong.is_empty() {
-        let again = check_rules(&observe_rules(store, keys).await?);
-        wrong.retain(|one| again.contains(one));
+    let mut violations = check_rules(&observe_rules(store, keys).await?);
+    if !violations.is_empty() {
+        let repeated = check_rules(&observe_rules(store, keys).await?);
+        violations.retain(|violation| repeated.contains(violation));
     }
-    Ok(wrong)
+    Ok(violations)
 }
 
-/// Puts right what is wrong and can be: a rule that cannot be read is left to who can.
+/// Repairs ticks. An unreadable rule is left for a version that can read it.
 pub(crate) async fn repair_ticks(store: &Redis, keys: &QueueKeys) -> Result<()> {
-    for wrong in find_violations(store, keys).await?.iter().filter(|wrong| wrong.invariant == Invariant::CronTicks) {
+    for violation in
+        find_violations(store, keys).await?.iter().filter(|violation| violation.invariant == Invariant::CronTicks)
+    {
         let mut cmd = script::REPAIR_TICK.call(keys);
-        cmd.arg(store.manual_now()).arg(&wrong.name[..]).arg(&wrong.stored_text[..]);
-        cmd.arg(wrong.check_at.map_or(String::new(), |look| look.to_string()));
-        // One that has changed meanwhile was written whole.
+        cmd.arg(store.manual_now()).arg(&violation.name[..]).arg(&violation.stored_text[..]);
+        cmd.arg(violation.check_at.map_or(String::new(), |check_at| check_at.to_string()));
+        // A rule that changed meanwhile was written with its tick.
         store.servers.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_TICK, &cmd).await?;
     }
     Ok(())
 }
 
 async fn observe_rules(store: &Redis, keys: &QueueKeys) -> Result<ObservedCrons> {
-    let mut seen = ObservedCrons::default();
-    scan_pairs(store, keys, "HSCAN", &keys.cron, ENTRIES_PER_STEP, |name, text| drop(seen.rules.insert(name, text)))
-        .await?;
-    scan_pairs(store, keys, "ZSCAN", &keys.ticks, ENTRIES_PER_STEP, |name, at| {
-        seen.ticks.insert(name, reply::parse_number(&at));
+    let mut observed = ObservedCrons::default();
+    scan_pairs(store, keys, "HSCAN", &keys.cron, ENTRIES_PER_STEP, |name, text| {
+        drop(observed.rules.insert(name, text))
+    })
+    .await?;
+    scan_pairs(store, keys, "ZSCAN", &keys.ticks, ENTRIES_PER_STEP, |name, time| {
+        observed.ticks.insert(name, reply::parse_number(&time));
     })
     .await?;
     let mut cmd = redis::cmd("HGET");
@@ -67,60 +71,60 @@ async fn observe_rules(store: &Redis, keys: &QueueKeys) -> Result<ObservedCrons>
     if let Value::BulkString(tick) =
         store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await?
     {
-        seen.announced_tick = Some(reply::parse_number(&tick));
+        observed.announced_tick = Some(reply::parse_number(&tick));
     }
-    Ok(seen)
+    Ok(observed)
 }
 
-/// Pure.
-fn check_rules(seen: &ObservedCrons) -> Vec<CronViolation> {
-    let mut wrong = Vec::new();
-    let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
-    for (name, text) in &seen.rules {
-        let is = seen.ticks.get(name).copied();
-        let mut note = |rule, look, what: String| {
-            wrong.push(CronViolation {
-                invariant: rule,
-                description: what,
+/// Compares rules and ticks. No I/O.
+fn check_rules(observed: &ObservedCrons) -> Vec<CronViolation> {
+    let mut violations = Vec::new();
+    let display = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    for (name, text) in &observed.rules {
+        let tick = observed.ticks.get(name).copied();
+        let mut add = |invariant, check_at, description: String| {
+            violations.push(CronViolation {
+                invariant,
+                description,
                 name: name.clone(),
                 stored_text: text.clone(),
-                check_at: look,
+                check_at,
             });
         };
         match cron::decode_check_time(text) {
-            None => note(Invariant::Readable, None, format!("cron rule {} cannot be read", shown(name))),
-            // It waits for another job, and is looked at now and then.
-            Some((Some(_), true)) if is.is_some() => {}
-            Some((look, _)) if look == is => {}
-            Some((look, _)) => {
-                note(
+            None => add(Invariant::Readable, None, format!("cron rule {} is unreadable", display(name))),
+            // A waiting tick is checked at intervals.
+            Some((Some(_), true)) if tick.is_some() => {}
+            Some((check_at, _)) if check_at == tick => {}
+            Some((check_at, _)) => {
+                add(
                     Invariant::CronTicks,
-                    look,
-                    format!("cron rule {} is not looked at when its tick is due", shown(name)),
+                    check_at,
+                    format!("cron rule {} is not checked when its tick is due", display(name)),
                 );
             }
         }
     }
-    for name in seen.ticks.keys().filter(|name| !seen.rules.contains_key(*name)) {
-        let what = format!("cron rule {} is to be looked at, and is not there", shown(name));
-        wrong.push(CronViolation {
+    for name in observed.ticks.keys().filter(|name| !observed.rules.contains_key(*name)) {
+        let description = format!("cron rule {} has a check time, but does not exist", display(name));
+        violations.push(CronViolation {
             invariant: Invariant::CronTicks,
-            description: what,
+            description,
             name: name.clone(),
             stored_text: Vec::new(),
             check_at: None,
         });
     }
-    let first = seen.ticks.values().min().copied();
-    if first != seen.announced_tick {
-        let what = format!("the first tick is at {first:?}, and claims are told {:?}", seen.announced_tick);
-        wrong.push(CronViolation {
+    let first_tick = observed.ticks.values().min().copied();
+    if first_tick != observed.announced_tick {
+        let description = format!("the first tick is at {first_tick:?}, but claims get {:?}", observed.announced_tick);
+        violations.push(CronViolation {
             invariant: Invariant::CronTicks,
-            description: what,
+            description,
             name: Vec::new(),
             stored_text: Vec::new(),
             check_at: None,
         });
     }
-    wrong
+    violations
 }

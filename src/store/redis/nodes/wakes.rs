@@ -1,4 +1,4 @@
-//! Ears: who listens to which channel for a node, where it claims.
+//! Wakes: the channels on which a node receives wakes and delivered jobs, subscribed on the connection that claims.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,14 @@ use crate::store::redis::conn::{ConnectionRole, SubscribedConnection};
 use crate::store::redis::jobs::{claim, push};
 use crate::store::redis::keys::QueueKeys;
 
-/// Wakes that may wait for a node: more would tell it nothing new.
+/// Maximum buffered wakes per node; more carry no information.
 const WAKES_MAX: usize = 256;
-/// How many idle nodes are tried for one that listens.
+/// Maximum idle nodes to try until one is subscribed.
 const WAKE_TRIES_MAX: usize = 3;
-/// Most kinds of which a node has jobs put into its hands: for those of others it is woken.
+/// Maximum kinds for which jobs are delivered to a node; for other kinds it is woken.
 const DELIVERED_KINDS_MAX: usize = 100;
 
-/// Who listens to which channel, shared with the connections that hear them.
+/// The subscriptions by channel, shared with the connections that receive messages.
 #[derive(Clone, Default)]
 pub(crate) struct WakeSubscriptions {
     channels: Arc<Mutex<HashMap<String, Arc<WakeSubscription>>>>,
@@ -31,22 +31,22 @@ pub(crate) struct WakeSubscriptions {
 struct WakeSubscription {
     queue: String,
     sender: mpsc::Sender<Wake>,
-    /// What comes here are jobs, not mere wakes.
+    /// Messages here are jobs, not wakes.
     delivers_jobs: bool,
-    /// What to listen to.
+    /// The channels to subscribe to.
     channels: Vec<String>,
-    /// The connection that listens to all of them, if one does.
+    /// The connection subscribed to all of them, if any.
     connection: Mutex<Option<SubscribedConnection>>,
-    /// One has listened before.
+    /// Was subscribed before.
     was_subscribed: AtomicBool,
 }
 
 impl WakeSubscription {
-    fn new(queue: String, wakes: mpsc::Sender<Wake>, jobs: bool, channels: Vec<String>) -> Self {
+    fn new(queue: String, sender: mpsc::Sender<Wake>, delivers_jobs: bool, channels: Vec<String>) -> Self {
         WakeSubscription {
             queue,
-            sender: wakes,
-            delivers_jobs: jobs,
+            sender,
+            delivers_jobs,
             channels,
             connection: Mutex::default(),
             was_subscribed: AtomicBool::default(),
@@ -61,16 +61,16 @@ impl WakeSubscription {
         self.connection().as_ref().is_some_and(SubscribedConnection::is_current)
     }
 
-    /// Whatever was said meanwhile went unheard.
+    /// Returns the wake that covers missed messages.
     fn gap_wake(&self) -> Wake {
         let queue = self.queue.clone();
         if self.delivers_jobs { Wake::Resync(queue) } else { Wake::Queue(queue) }
     }
 
-    fn parse_wake(&self, word: &[u8]) -> Wake {
-        match word {
-            // A word that cannot be read is of a job all the same.
-            word if self.delivers_jobs => claim::decode_delivered_job(&self.queue, word)
+    fn parse_wake(&self, message: &[u8]) -> Wake {
+        match message {
+            // An unreadable message is still a job: the node must resync.
+            message if self.delivers_jobs => claim::decode_delivered_job(&self.queue, message)
                 .map_or_else(|| self.gap_wake(), |held| Wake::Job(Box::new(held))),
             b"heartbeat" => Wake::Heartbeat,
             _ => Wake::Queue(self.queue.clone()),
@@ -83,31 +83,32 @@ impl WakeSubscriptions {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come that nobody asked for.
+    /// Handles a message that the server pushed.
     pub(crate) fn handle_push(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
-            // Whichever it was: to listen twice does no harm, and of a job that is heard of twice one word counts.
-            return self.channels().values().for_each(|ear| *ear.connection() = None);
+            // Whichever connection it was: subscribing twice does no harm, and a job delivered twice counts once.
+            return self.channels().values().for_each(|subscription| *subscription.connection() = None);
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
         };
-        let Some(ear) = std::str::from_utf8(channel).ok().and_then(|channel| self.channels().get(channel).cloned())
+        let Some(subscription) =
+            std::str::from_utf8(channel).ok().and_then(|channel| self.channels().get(channel).cloned())
         else {
             return;
         };
         match (&info.kind, info.data.get(1)) {
-            (PushKind::SMessage, Some(Value::BulkString(word))) => {
-                // A node that does not keep up has wakes enough; its beat counts a job that it does not hear of.
-                let _ = ear.sender.try_send(ear.parse_wake(word));
+            (PushKind::SMessage, Some(Value::BulkString(message))) => {
+                // A slow node has enough wakes; a missed job shows in the held count of its heartbeat.
+                let _ = subscription.sender.try_send(subscription.parse_wake(message));
             }
-            // The slot has moved away.
-            (PushKind::SUnsubscribe, _) => *ear.connection() = None,
+            // The slot has moved to another server.
+            (PushKind::SUnsubscribe, _) => *subscription.connection() = None,
             _ => {}
         }
     }
 
-    /// Those of a node in a queue.
+    /// Returns the subscriptions of a node in a queue.
     fn of_node(&self, node: NodeId, keys: &QueueKeys) -> Vec<Arc<WakeSubscription>> {
         let channels = self.channels();
         [keys.wake_channel(node), keys.job_channel(node)]
@@ -116,33 +117,33 @@ impl WakeSubscriptions {
             .collect()
     }
 
-    /// Tells a node that nobody listens for: it looks, and by that listens again.
+    /// Wakes a node without a subscribed connection: its next claim subscribes again.
     pub(crate) fn report_gaps(&self, node: NodeId, keys: &QueueKeys) {
-        for ear in self.of_node(node, keys).iter().filter(|ear| !ear.is_subscribed()) {
-            let _ = ear.sender.try_send(ear.gap_wake());
+        for subscription in self.of_node(node, keys).iter().filter(|subscription| !subscription.is_subscribed()) {
+            let _ = subscription.sender.try_send(subscription.gap_wake());
         }
     }
 
-    /// Nobody listens for this node any more.
+    /// Removes the subscriptions of a node.
     pub(crate) async fn unsubscribe_node(&self, node: NodeId, keys: &QueueKeys) {
-        let gone = self.of_node(node, keys);
+        let removed = self.of_node(node, keys);
         {
             let mut channels = self.channels();
             channels.remove(&keys.job_channel(node));
-            for channel in gone.iter().flat_map(|ear| &ear.channels) {
+            for channel in removed.iter().flat_map(|subscription| &subscription.channels) {
                 channels.remove(channel);
             }
         }
-        for ear in gone {
-            let by = ear.connection().take();
-            if let Some(by) = by {
-                by.unsubscribe(&ear.channels).await;
+        for subscription in removed {
+            let connection = subscription.connection().take();
+            if let Some(connection) = connection {
+                connection.unsubscribe(&subscription.channels).await;
             }
         }
     }
 }
 
-/// Tells an idle node that was just taken off the list to look; passes over those that no longer listen.
+/// Wakes a node that was just popped from the idle list; tries the next one if it is not subscribed.
 pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: String) {
     let mut node = Some(node);
     for _ in 0..WAKE_TRIES_MAX {
@@ -151,7 +152,7 @@ pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: S
         };
         let mut publish = redis::cmd("SPUBLISH");
         publish.arg(format!("{}{id}", keys.channel)).arg("");
-        // A wake may be lost: the node looks once a second besides.
+        // A lost wake is harmless: nodes also check once a second.
         match store.servers.send_idempotent("push", ConnectionRole::Client, keys.slot, &publish).await {
             Ok(Value::Int(0)) => {}
             Ok(_) | Err(_) => return,
@@ -167,73 +168,76 @@ pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: S
     }
 }
 
-/// `subscribe` of the contract.
+/// Implements `Store::subscribe_wakes`.
 pub(crate) async fn subscribe_wakes(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-    let (wakes, receiver) = mpsc::channel(WAKES_MAX);
+    let (sender, receiver) = mpsc::channel(WAKES_MAX);
     for queue in store.queues_of_node(node) {
         let keys = store.keys(&queue);
         let channel = keys.wake_channel(node);
-        let ear = WakeSubscription::new(queue, wakes.clone(), false, vec![channel.clone()]);
-        store.wake_subscriptions.channels().insert(channel, Arc::new(ear));
+        let subscription = WakeSubscription::new(queue, sender.clone(), false, vec![channel.clone()]);
+        store.wake_subscriptions.channels().insert(channel, Arc::new(subscription));
     }
     ensure_subscribed_in_all(store, node).await?;
     Ok(receiver)
 }
 
-/// Listens in all queues of a node. One of a server that is away is listened to before the first claim that it answers.
-/// Fails only if that is all of them.
+/// Subscribes in all queues of a node. A queue on an unreachable server is subscribed before the first claim in it.
+/// Fails only if no queue can be subscribed.
 async fn ensure_subscribed_in_all(store: &Redis, node: NodeId) -> Result<()> {
     let queues = store.queues_of_node(node);
-    let listens = queues.iter().map(async |queue| ensure_subscribed(store, node, &store.keys(queue)).await);
-    let (mut heard, mut trouble) = (queues.is_empty(), None);
-    for (queue, listens) in queues.iter().zip(futures_util::future::join_all(listens).await) {
-        match listens {
-            Ok(()) => heard = true,
+    let subscribing = queues.iter().map(async |queue| ensure_subscribed(store, node, &store.keys(queue)).await);
+    let (mut any_subscribed, mut last_error) = (queues.is_empty(), None);
+    for (queue, result) in queues.iter().zip(futures_util::future::join_all(subscribing).await) {
+        match result {
+            Ok(()) => any_subscribed = true,
             Err(error) => {
-                tracing::warn!(queue, %error, "cannot be woken here yet");
-                trouble = Some(error);
+                tracing::warn!(queue, %error, "cannot subscribe to the wakes of this queue yet");
+                last_error = Some(error);
             }
         }
     }
-    trouble.filter(|_| !heard).map_or(Ok(()), Err)
+    last_error.filter(|_| !any_subscribed).map_or(Ok(()), Err)
 }
 
-/// `accept` of the contract: the kinds of a node are the channels that it listens to, so a push finds out by speaking.
-pub(crate) async fn accept(store: &Redis, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
+/// Implements `Store::accept_deliveries`. Each accepted kind is a channel, so a push learns by publishing.
+pub(crate) async fn accept_deliveries(store: &Redis, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
     for queue in store.queues_of_node(node) {
         let keys = store.keys(&queue);
-        let Some(wakes) =
-            store.wake_subscriptions.channels().get(&keys.wake_channel(node)).map(|ear| ear.sender.clone())
+        let Some(sender) = store
+            .wake_subscriptions
+            .channels()
+            .get(&keys.wake_channel(node))
+            .map(|subscription| subscription.sender.clone())
         else {
             continue;
         };
-        let any = keys.job_channel(node);
+        let job_channel = keys.job_channel(node);
         let channels: Vec<String> = match &kinds {
-            Some(kinds) => kinds.iter().take(DELIVERED_KINDS_MAX).map(|kind| format!("{any}{kind}")).collect(),
-            None => vec![any.clone()],
+            Some(kinds) => kinds.iter().take(DELIVERED_KINDS_MAX).map(|kind| format!("{job_channel}{kind}")).collect(),
+            None => vec![job_channel.clone()],
         };
-        let ear = Arc::new(WakeSubscription::new(queue, wakes, true, channels));
-        let names = ear.channels.iter().cloned().chain([any]);
-        store.wake_subscriptions.channels().extend(names.map(|name| (name, ear.clone())));
+        let subscription = Arc::new(WakeSubscription::new(queue, sender, true, channels));
+        let names = subscription.channels.iter().cloned().chain([job_channel]);
+        store.wake_subscriptions.channels().extend(names.map(|name| (name, subscription.clone())));
     }
     ensure_subscribed_in_all(store, node).await
 }
 
-/// Listens for a node in a queue where it claims, unless the connection that does is still there.
+/// Subscribes a node in a queue on the connection that claims, unless that connection is still subscribed.
 ///
-/// Before the claim that puts it on the list of those who wait: whoever finds it there can speak to it.
+/// Runs before the claim that puts the node on the idle list, so that every listed node receives its wakes.
 pub(crate) async fn ensure_subscribed(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
-    for ear in store
+    for subscription in store
         .wake_subscriptions
         .of_node(node, keys)
         .iter()
-        .filter(|ear| !ear.sender.is_closed() && !ear.is_subscribed())
+        .filter(|subscription| !subscription.sender.is_closed() && !subscription.is_subscribed())
     {
-        let by = store.servers.subscribe_on_worker(keys.slot, &ear.channels).await?;
-        *ear.connection() = by;
-        // What was said while nobody listened, nobody has heard.
-        if ear.was_subscribed.swap(true, Ordering::SeqCst) {
-            let _ = ear.sender.try_send(ear.gap_wake());
+        let connection = store.servers.subscribe_on_worker(keys.slot, &subscription.channels).await?;
+        *subscription.connection() = connection;
+        // Messages that were sent in between are lost.
+        if subscription.was_subscribed.swap(true, Ordering::SeqCst) {
+            let _ = subscription.sender.try_send(subscription.gap_wake());
         }
     }
     Ok(())

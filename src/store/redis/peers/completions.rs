@@ -1,7 +1,7 @@
-//! Jobs that have ended: each queue has a channel on which they are told of while somebody waits for any.
+//! Job completions: each queue has a channel that announces finished jobs while any node waits for one.
 //!
-//! Who waits says so in the queue's `conf`, for a while at a time: a settle reads that beside what it reads anyway.
-//! The channel is heard through the connection that beats, and what is heard goes to the node that asked for it.
+//! A waiting node marks the queue's `conf` for a while at a time; a settle reads the mark along with its other fields.
+//! The channel arrives on the heartbeat connection, and each completion goes to the nodes that wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use crate::store::redis::peers::messages::MessageSubscriptions;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
 
-/// Queues asked at a time.
+/// Number of queues handled concurrently.
 const QUEUES_AT_ONCE: usize = 50;
-/// How many bytes an id has.
+/// Length of a job id in bytes.
 pub(crate) const JOB_ID_BYTES: usize = 16;
 
-/// Which channels are heard for whom, shared with the connections that hear.
+/// The channels and the nodes that wait on them, shared with the connections that receive messages.
 #[derive(Clone)]
 pub(crate) struct CompletionSubscriptions {
     messages: MessageSubscriptions,
@@ -32,74 +32,75 @@ pub(crate) struct CompletionSubscriptions {
 
 struct CompletionSubscription {
     slot: u16,
-    /// The channels of the nodes that are told.
+    /// The channels of the waiting nodes.
     node_channels: BTreeSet<String>,
-    /// The connection that listens; 0 if none does.
+    /// The generation of the subscribed connection; 0 if there is none.
     subscribed_generation: u64,
 }
 
 impl CompletionSubscriptions {
-    pub(crate) fn new(voices: MessageSubscriptions) -> Self {
-        CompletionSubscriptions { messages: voices, channels: Arc::default() }
+    pub(crate) fn new(messages: MessageSubscriptions) -> Self {
+        CompletionSubscriptions { messages, channels: Arc::default() }
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<String, CompletionSubscription>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come that nobody asked for.
+    /// Handles a message that the server pushed.
     pub(crate) fn handle_push(&self, info: &PushInfo) {
         let mut channels = self.channels();
         if info.kind == PushKind::Disconnection {
-            // Whichever it was: to listen twice does no harm, and the nodes learn of it from their own channels.
-            return channels.values_mut().for_each(|watch| watch.subscribed_generation = 0);
+            // Whichever connection it was: subscribing twice does no harm, and the nodes notice it on their own
+            // channels.
+            return channels.values_mut().for_each(|subscription| subscription.subscribed_generation = 0);
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
         };
-        let Some(watch) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get_mut(channel)) else {
+        let Some(subscription) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get_mut(channel)) else {
             return;
         };
-        let heard = match (&info.kind, info.data.get(1)) {
+        let notification = match (&info.kind, info.data.get(1)) {
             (PushKind::SMessage, Some(Value::BulkString(ids))) => {
                 Notification::Completed(ids.chunks_exact(JOB_ID_BYTES).filter_map(reply::parse_job_id).collect())
             }
-            // The slot has moved away: what is said there now goes unheard.
+            // The slot has moved to another server: completions are missed until the next subscription.
             (PushKind::SUnsubscribe, _) => {
-                watch.subscribed_generation = 0;
+                subscription.subscribed_generation = 0;
                 Notification::Gap
             }
             _ => return,
         };
-        watch.node_channels.iter().for_each(|node| self.messages.notify(node, heard.clone()));
+        subscription.node_channels.iter().for_each(|node| self.messages.notify(node, notification.clone()));
     }
 
-    /// From now on this node is told of these channels and no others; answers those of which nobody is told any more.
+    /// Sets the channels of a node. Returns the channels on which no node waits any more.
     fn set_node_channels(&self, node: &str, wanted: &HashMap<String, u16>) -> Vec<(String, u16)> {
         let mut channels = self.channels();
         for (channel, slot) in wanted {
-            let watch =
+            let subscription =
                 CompletionSubscription { slot: *slot, node_channels: BTreeSet::new(), subscribed_generation: 0 };
-            channels.entry(channel.clone()).or_insert(watch).node_channels.insert(node.to_owned());
+            channels.entry(channel.clone()).or_insert(subscription).node_channels.insert(node.to_owned());
         }
-        let mut over = Vec::new();
-        channels.retain(|channel, watch| {
+        let mut unused = Vec::new();
+        channels.retain(|channel, subscription| {
             if !wanted.contains_key(channel) {
-                watch.node_channels.remove(node);
+                subscription.node_channels.remove(node);
             }
-            if watch.node_channels.is_empty() {
-                over.push((channel.clone(), watch.slot));
+            if subscription.node_channels.is_empty() {
+                unused.push((channel.clone(), subscription.slot));
             }
-            !watch.node_channels.is_empty()
+            !subscription.node_channels.is_empty()
         });
-        over
+        unused
     }
 }
 
-/// `watch_ends` of the contract.
+/// Implements `Store::watch_completions`.
 pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[String]) -> Result<()> {
     if queues.len() > COMPLETION_QUEUES_MAX {
-        return Err(Error::invalid("queues", format!("more than {COMPLETION_QUEUES_MAX} whose ends are waited for")));
+        return Err(Error::invalid("queues", format!("must be at most {COMPLETION_QUEUES_MAX}")));
     }
     let keys: Vec<Arc<QueueKeys>> = queues.iter().map(|queue| store.keys(queue)).collect();
     let wanted = keys.iter().map(|keys| (keys.completions_channel(), keys.slot)).collect();
@@ -108,37 +109,47 @@ pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[Str
     {
         let mut cmd = redis::cmd("SUNSUBSCRIBE");
         cmd.arg(channel);
-        store.servers.send_idempotent("watch_ends", ConnectionRole::Heartbeat, slot, &cmd).await?;
+        store.servers.send_idempotent("watch_completions", ConnectionRole::Heartbeat, slot, &cmd).await?;
     }
-    for some in keys.chunks(QUEUES_AT_ONCE) {
-        for watched in futures_util::future::join_all(some.iter().map(|keys| watch_queue(store, keys))).await {
+    for batch in keys.chunks(QUEUES_AT_ONCE) {
+        for watched in futures_util::future::join_all(batch.iter().map(|keys| watch_queue(store, keys))).await {
             watched?;
         }
     }
     Ok(())
 }
 
-/// First listens, then says that somebody does: what ends between is found by whoever looks after this.
+/// Subscribes first, then marks the queue: the caller checks afterwards for jobs that finished in between.
 async fn watch_queue(store: &Redis, keys: &QueueKeys) -> Result<()> {
     let channel = keys.completions_channel();
-    let heard_by =
-        store.completion_subscriptions.channels().get(&channel).map_or(0, |watch| watch.subscribed_generation);
-    if heard_by == 0 || heard_by != store.servers.generation(ConnectionRole::Heartbeat, keys.slot) {
-        let by = store.servers.subscribe(keys.slot, &channel).await?;
-        if let Some(watch) = store.completion_subscriptions.channels().get_mut(&channel) {
-            watch.subscribed_generation = by;
+    let subscribed_generation = store
+        .completion_subscriptions
+        .channels()
+        .get(&channel)
+        .map_or(0, |subscription| subscription.subscribed_generation);
+    if subscribed_generation == 0
+        || subscribed_generation != store.servers.generation(ConnectionRole::Heartbeat, keys.slot)
+    {
+        let generation = store.servers.subscribe(keys.slot, &channel).await?;
+        if let Some(subscription) = store.completion_subscriptions.channels().get_mut(&channel) {
+            subscription.subscribed_generation = generation;
         }
     }
-    let mut cmd = script::WATCH_COMPLETIONS.call(&*keys);
+    let mut cmd = script::WATCH_COMPLETIONS.call(keys);
     cmd.arg(store.manual_now()).arg(micros(COMPLETION_WATCH_DURATION));
-    let value = store
-        .servers
-        .run_script_idempotent("watch_ends", ConnectionRole::Heartbeat, keys.slot, &script::WATCH_COMPLETIONS, &cmd)
-        .await?;
-    store.parse_reply("watch_ends", value).map(drop)
+    store
+        .run_script_idempotent(
+            "watch_completions",
+            ConnectionRole::Heartbeat,
+            keys.slot,
+            &script::WATCH_COMPLETIONS,
+            &cmd,
+        )
+        .await
+        .map(drop)
 }
 
-/// `ended` of the contract.
+/// Implements `Store::completed_among`.
 pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
     let mut cmd = script::COMPLETED_AMONG.call(&*keys);
@@ -146,7 +157,5 @@ pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -
     for id in ids.iter().take(COMPLETION_CHECK_MAX) {
         cmd.arg(id.as_bytes());
     }
-    let value =
-        store.servers.run_script("ended", ConnectionRole::Client, keys.slot, &script::COMPLETED_AMONG, &cmd).await?;
-    store.parse_reply("ended", value)?.ids()
+    store.run_script("completed_among", ConnectionRole::Client, keys.slot, &script::COMPLETED_AMONG, &cmd).await?.ids()
 }

@@ -1,6 +1,6 @@
-//! What is said in the hall: every node has a channel of its own, and one is for all.
+//! Messages between peers: one channel per node, and one for broadcasts.
 //!
-//! Both are heard through the connection that beats, which no handler can hold up.
+//! Both arrive on the heartbeat connection, which no handler can block.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,48 +17,48 @@ use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::locks;
 use crate::store::{Notification, Recipient};
 
-/// Most that may wait for a node to be taken.
+/// Maximum buffered notifications per node.
 const NOTIFICATIONS_MAX: usize = 1_024;
-/// A connection on which nothing has been heard for so long may be broken, and nobody would notice.
+/// A subscribed connection that has been silent for this long may be broken, so it is pinged.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The first byte of what is said; scripts write turns.
+/// The first byte of a message; scripts send lock turns.
 const LOCK_TURN_TAG: u8 = b'T';
 const MESSAGE_TAG: u8 = b'M';
 
-/// Nodes of this process that listen, shared with the connections that hear.
+/// The subscriptions of local nodes, shared with the connections that receive messages.
 #[derive(Clone)]
 pub(crate) struct MessageSubscriptions {
-    /// The channel of all nodes.
+    /// The channel for broadcasts.
     broadcast_channel: Arc<str>,
     subscribers: Arc<Mutex<MessageSubscribers>>,
 }
 
 #[derive(Default)]
 struct MessageSubscribers {
-    /// By their channels.
+    /// By channel.
     by_channel: HashMap<String, MessageSubscriber>,
-    /// The connection that listens to the channel of all; 0 if none does.
+    /// The generation of the connection subscribed to broadcasts; 0 if there is none.
     broadcast_generation: u64,
 }
 
 struct MessageSubscriber {
     sender: mpsc::Sender<Notification>,
-    /// It hears also what is said to all.
+    /// Also receives broadcasts.
     wants_broadcasts: bool,
-    /// The connection that listens to its channel; 0 if none does.
+    /// The generation of the connection subscribed to its channel; 0 if there is none.
     subscribed_generation: u64,
-    /// It has listened before: a new connection means that something may have been missed.
+    /// Was subscribed before: after a new connection, messages may have been missed.
     was_subscribed: bool,
-    /// Something has come that it could not take.
+    /// A notification was dropped because the buffer was full.
     has_gap: bool,
 }
 
 impl MessageSubscriber {
-    fn notify(&mut self, heard: Notification) {
-        self.has_gap |= self.sender.try_send(heard).is_err();
+    fn notify(&mut self, notification: Notification) {
+        self.has_gap |= self.sender.try_send(notification).is_err();
     }
 
-    /// Tells of what was missed, as soon as it can be told.
+    /// Reports missed notifications as soon as the buffer has room.
     fn report_gap(&mut self) {
         if self.has_gap {
             self.has_gap = self.sender.try_send(Notification::Gap).is_err();
@@ -67,78 +67,80 @@ impl MessageSubscriber {
 }
 
 impl MessageSubscriptions {
-    pub(crate) fn new(hall: &PeerKeys) -> Self {
-        MessageSubscriptions { broadcast_channel: hall.all.as_str().into(), subscribers: Arc::default() }
+    pub(crate) fn new(peer_keys: &PeerKeys) -> Self {
+        MessageSubscriptions { broadcast_channel: peer_keys.all.as_str().into(), subscribers: Arc::default() }
     }
 
     fn subscribers(&self) -> MutexGuard<'_, MessageSubscribers> {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come that nobody asked for.
+    /// Handles a message that the server pushed.
     pub(crate) fn handle_push(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
-            // Whichever it was: to listen twice does no harm.
+            // Whichever connection it was: subscribing twice does no harm.
             return self.subscribers().mark_all_unsubscribed();
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
         };
-        let for_all = channel == self.broadcast_channel.as_bytes();
-        let mut listeners = self.subscribers();
-        let one = std::str::from_utf8(channel).ok().and_then(|channel| listeners.by_channel.get_mut(channel));
+        let is_broadcast = channel == self.broadcast_channel.as_bytes();
+        let mut subscribers = self.subscribers();
+        let subscriber = std::str::from_utf8(channel).ok().and_then(|channel| subscribers.by_channel.get_mut(channel));
         match (&info.kind, info.data.get(1)) {
             (PushKind::SMessage, Some(Value::BulkString(bytes))) => {
-                let Some(heard) = decode_notification(bytes) else {
+                let Some(notification) = decode_notification(bytes) else {
                     return;
                 };
-                match one {
-                    Some(listener) => listener.notify(heard),
-                    None if for_all => listeners.broadcast_subscribers().for_each(|other| other.notify(heard.clone())),
+                match subscriber {
+                    Some(subscriber) => subscriber.notify(notification),
+                    None if is_broadcast => {
+                        subscribers.broadcast_subscribers().for_each(|other| other.notify(notification.clone()))
+                    }
                     None => {}
                 }
             }
-            // The slot has moved away.
-            (PushKind::SUnsubscribe, _) => match one {
-                Some(listener) => listener.subscribed_generation = 0,
-                None if for_all => listeners.broadcast_generation = 0,
+            // The slot has moved to another server.
+            (PushKind::SUnsubscribe, _) => match subscriber {
+                Some(subscriber) => subscriber.subscribed_generation = 0,
+                None if is_broadcast => subscribers.broadcast_generation = 0,
                 None => {}
             },
             _ => {}
         }
     }
 
-    /// Says something to the node that listens on this channel, if one does.
-    pub(crate) fn notify(&self, channel: &str, heard: Notification) {
-        if let Some(listener) = self.subscribers().by_channel.get_mut(channel) {
-            listener.notify(heard);
+    /// Notifies the local node with this channel, if any.
+    pub(crate) fn notify(&self, channel: &str, notification: Notification) {
+        if let Some(subscriber) = self.subscribers().by_channel.get_mut(channel) {
+            subscriber.notify(notification);
         }
     }
 
-    /// Of how many nodes a message to all was heard: the nodes of this process share a connection.
+    /// Returns the number of nodes that received a broadcast: the nodes of this process share a connection.
     fn count_receivers(&self, connections: u64) -> u64 {
-        let listeners = self.subscribers();
-        let hears = |one: &&MessageSubscriber| {
-            one.wants_broadcasts && one.subscribed_generation != 0 && !one.sender.is_closed()
+        let subscribers = self.subscribers();
+        let receives = |subscriber: &&MessageSubscriber| {
+            subscriber.wants_broadcasts && subscriber.subscribed_generation != 0 && !subscriber.sender.is_closed()
         };
-        let ours = listeners.by_channel.values().filter(hears).count() as u64;
-        if listeners.broadcast_generation == 0 { connections } else { connections.saturating_sub(1) + ours }
+        let local = subscribers.by_channel.values().filter(receives).count() as u64;
+        if subscribers.broadcast_generation == 0 { connections } else { connections.saturating_sub(1) + local }
     }
 }
 
 impl MessageSubscribers {
-    /// Those who hear what is said to all.
+    /// Returns the subscribers that receive broadcasts.
     fn broadcast_subscribers(&mut self) -> impl Iterator<Item = &mut MessageSubscriber> {
-        self.by_channel.values_mut().filter(|listener| listener.wants_broadcasts)
+        self.by_channel.values_mut().filter(|subscriber| subscriber.wants_broadcasts)
     }
 
     fn mark_all_unsubscribed(&mut self) {
         self.broadcast_generation = 0;
-        self.by_channel.values_mut().for_each(|listener| listener.subscribed_generation = 0);
+        self.by_channel.values_mut().for_each(|subscriber| subscriber.subscribed_generation = 0);
     }
 }
 
-/// What a message says; `None` if a later version said it.
+/// Decodes a message; returns `None` for one of a newer version.
 fn decode_notification(bytes: &[u8]) -> Option<Notification> {
     let (kind, rest) = bytes.split_first()?;
     match *kind {
@@ -151,96 +153,96 @@ fn decode_notification(bytes: &[u8]) -> Option<Notification> {
     }
 }
 
-/// `hear` of the contract.
+/// Implements `Store::subscribe_messages`.
 pub(crate) fn subscribe_messages(store: &Redis, node: NodeId, all: bool) -> mpsc::Receiver<Notification> {
     let (sender, receiver) = mpsc::channel(NOTIFICATIONS_MAX);
-    let listener = MessageSubscriber {
+    let subscriber = MessageSubscriber {
         sender,
         wants_broadcasts: all,
         subscribed_generation: 0,
         was_subscribed: false,
         has_gap: false,
     };
-    store.message_subscriptions.subscribers().by_channel.insert(store.peer_keys.node_channel(node), listener);
+    store.message_subscriptions.subscribers().by_channel.insert(store.peer_keys.node_channel(node), subscriber);
     receiver
 }
 
-/// Listens for a node, unless the connection that does is still there.
+/// Subscribes a node, unless the subscribed connection is still open.
 pub(crate) async fn ensure_subscribed(store: &Redis, node: NodeId) -> Result<()> {
     let (channel, slot) = (store.peer_keys.node_channel(node), store.peer_keys.slot);
-    let by = store.servers.generation(ConnectionRole::Heartbeat, slot);
-    let (heard_by, all, all_heard_by, closed) = {
-        let listeners = store.message_subscriptions.subscribers();
-        let Some(listener) = listeners.by_channel.get(&channel) else {
+    let generation = store.servers.generation(ConnectionRole::Heartbeat, slot);
+    let (subscribed_generation, all, broadcast_generation, closed) = {
+        let subscribers = store.message_subscriptions.subscribers();
+        let Some(subscriber) = subscribers.by_channel.get(&channel) else {
             return Ok(());
         };
         (
-            listener.subscribed_generation,
-            listener.wants_broadcasts,
-            listeners.broadcast_generation,
-            listener.sender.is_closed(),
+            subscriber.subscribed_generation,
+            subscriber.wants_broadcasts,
+            subscribers.broadcast_generation,
+            subscriber.sender.is_closed(),
         )
     };
     if closed {
         return unsubscribe_node(store, node).await;
     }
-    if by == 0 || heard_by != by {
-        let by = store.servers.subscribe(slot, &channel).await?;
-        if let Some(listener) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
-            listener.subscribed_generation = by;
-            listener.has_gap |= listener.was_subscribed;
-            listener.was_subscribed = true;
+    if generation == 0 || subscribed_generation != generation {
+        let generation = store.servers.subscribe(slot, &channel).await?;
+        if let Some(subscriber) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
+            subscriber.subscribed_generation = generation;
+            subscriber.has_gap |= subscriber.was_subscribed;
+            subscriber.was_subscribed = true;
         }
     }
-    if all && (by == 0 || all_heard_by != by) {
-        let by = store.servers.subscribe(slot, &store.message_subscriptions.broadcast_channel).await?;
-        store.message_subscriptions.subscribers().broadcast_generation = by;
+    if all && (generation == 0 || broadcast_generation != generation) {
+        let generation = store.servers.subscribe(slot, &store.message_subscriptions.broadcast_channel).await?;
+        store.message_subscriptions.subscribers().broadcast_generation = generation;
     }
-    if let Some(listener) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
-        listener.report_gap();
+    if let Some(subscriber) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
+        subscriber.report_gap();
     }
     Ok(())
 }
 
-/// Makes sure that a connection on which nothing has been heard for long is still there.
+/// Pings a connection that has been silent for long, then renews the subscriptions on it.
 pub(crate) async fn ping_and_ensure_subscribed(store: &Redis, node: NodeId) -> Result<()> {
     if store.servers.time_since_received(store.peer_keys.slot).is_some_and(|silence| silence > SILENCE_MAX) {
         store
             .servers
-            .send_idempotent("attend", ConnectionRole::Heartbeat, store.peer_keys.slot, &redis::cmd("PING"))
+            .send_idempotent("announce", ConnectionRole::Heartbeat, store.peer_keys.slot, &redis::cmd("PING"))
             .await?;
     }
     ensure_subscribed(store, node).await
 }
 
-/// Nobody listens for this node any more.
+/// Removes the subscriptions of a node.
 pub(crate) async fn unsubscribe_node(store: &Redis, node: NodeId) -> Result<()> {
     let channel = store.peer_keys.node_channel(node);
-    let mut unheard = Vec::new();
+    let mut channels = Vec::new();
     {
-        let mut listeners = store.message_subscriptions.subscribers();
-        unheard.extend(
-            listeners
+        let mut subscribers = store.message_subscriptions.subscribers();
+        channels.extend(
+            subscribers
                 .by_channel
                 .remove(&channel)
-                .filter(|gone| gone.subscribed_generation != 0)
+                .filter(|subscriber| subscriber.subscribed_generation != 0)
                 .map(|_| channel.as_str()),
         );
-        if listeners.broadcast_subscribers().next().is_none()
-            && std::mem::take(&mut listeners.broadcast_generation) != 0
+        if subscribers.broadcast_subscribers().next().is_none()
+            && std::mem::take(&mut subscribers.broadcast_generation) != 0
         {
-            unheard.push(&store.message_subscriptions.broadcast_channel);
+            channels.push(&store.message_subscriptions.broadcast_channel);
         }
     }
-    for channel in unheard {
+    for channel in channels {
         let mut cmd = redis::cmd("SUNSUBSCRIBE");
         cmd.arg(channel);
-        store.servers.send_idempotent("depart", ConnectionRole::Heartbeat, store.peer_keys.slot, &cmd).await?;
+        store.servers.send_idempotent("withdraw", ConnectionRole::Heartbeat, store.peer_keys.slot, &cmd).await?;
     }
     Ok(())
 }
 
-/// `send` of the contract.
+/// Implements `Store::send`.
 pub(crate) async fn send(store: &Redis, to: Recipient, message: &[u8]) -> Result<u64> {
     let channel = match to {
         Recipient::All => store.peer_keys.all.clone(),
@@ -248,7 +250,7 @@ pub(crate) async fn send(store: &Redis, to: Recipient, message: &[u8]) -> Result
     };
     let mut cmd = redis::cmd("SPUBLISH");
     cmd.arg(channel).arg([&[MESSAGE_TAG], message].concat());
-    let heard = store.servers.send_once("send", ConnectionRole::Client, store.peer_keys.slot, &cmd).await?;
-    let connections = if let Value::Int(heard) = heard { heard.unsigned_abs() } else { 0 };
+    let receivers = store.servers.send_once("send", ConnectionRole::Client, store.peer_keys.slot, &cmd).await?;
+    let connections = if let Value::Int(receivers) = receivers { receivers.unsigned_abs() } else { 0 };
     Ok(if to == Recipient::All { store.message_subscriptions.count_receivers(connections) } else { connections })
 }

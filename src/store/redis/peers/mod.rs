@@ -1,4 +1,4 @@
-//! The hall: who is there, what they can be asked to do, which connections they hold.
+//! Peers: which nodes can be called, with which methods, and which connections they hold.
 
 pub(crate) mod completions;
 pub(crate) mod messages;
@@ -17,21 +17,21 @@ use crate::store::redis::script::Script;
 use crate::store::redis::{Redis, locks};
 use crate::store::{AnnounceReply, CONNECTIONS_BATCH_MAX, LOCK_WAITS_MAX, LockTurn, PeerInfo};
 
-/// How often a process lets go of what the dead have left.
+/// Interval at which a process cleans up after dead peers.
 const CLEANUP_INTERVAL: Micros = 5_000_000;
-/// The same for one that asks nothing of the hall.
+/// The same for a process without announced peers.
 const QUIET_CLEANUP_INTERVAL: Micros = 60_000_000;
-/// Most steps in which a node takes its places and connections along; what is left is cleared by others.
+/// Maximum requests in which a node removes its waiters and connections; other nodes clean up the rest.
 const WITHDRAW_STEPS_MAX: usize = 100;
 
-/// What a node says about itself; the methods follow, a line each.
+/// A peer's description of itself; its methods follow, one per line.
 #[derive(Default, Serialize, Deserialize)]
 struct PeerDescription {
     host: String,
     pid: u32,
 }
 
-/// How far this process has come with letting go of what the dead have left.
+/// Position of this process in the cleanup after dead peers.
 pub(super) struct PeerCleanup {
     last_run: Micros,
     cursors: [String; 3],
@@ -43,85 +43,84 @@ impl Default for PeerCleanup {
     }
 }
 
-/// `attend` of the contract.
-pub(super) async fn announce(store: &Redis, guest: &PeerInfo) -> Result<AnnounceReply> {
-    if guest.listen_only {
-        // One that was not quiet before is not to be found any more. It may stand in a line by the time this arrives, or hold
-        // a connection: so its presence is left to end by itself.
-        if store.state().announced_peers.remove(&guest.node) {
+/// Implements `Store::announce`.
+pub(super) async fn announce(store: &Redis, peer: &PeerInfo) -> Result<AnnounceReply> {
+    if peer.listen_only {
+        // A peer that was announced before must not be found any more. It may wait for a lock by the time this arrives,
+        // or hold a connection, so its lease is left to expire.
+        if store.state().announced_peers.remove(&peer.node) {
             let mut cmd = redis::cmd("HDEL");
-            cmd.arg(&store.peer_keys.peers).arg(guest.node.to_string());
-            store.servers.send_idempotent("attend", ConnectionRole::Heartbeat, store.peer_keys.slot, &cmd).await?;
+            cmd.arg(&store.peer_keys.peers).arg(peer.node.to_string());
+            store.servers.send_idempotent("announce", ConnectionRole::Heartbeat, store.peer_keys.slot, &cmd).await?;
         }
-        messages::ping_and_ensure_subscribed(store, guest.node).await?;
+        messages::ping_and_ensure_subscribed(store, peer.node).await?;
         clean_up_rarely(store).await;
         return Ok(AnnounceReply::default());
     }
-    // Before the look, so that what happens after it is heard.
-    messages::ensure_subscribed(store, guest.node).await?;
-    store.state().announced_peers.insert(guest.node);
-    let hall = &store.peer_keys;
+    // Before the check of the locks, so that no later change is missed.
+    messages::ensure_subscribed(store, peer.node).await?;
+    store.state().announced_peers.insert(peer.node);
+    let peer_keys = &store.peer_keys;
     let mut cmd = script::ANNOUNCE.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(guest.node.to_string()).arg(micros(guest.lease));
-    cmd.arg(encode_description(guest));
-    let waits = &guest.waited_locks[..guest.waited_locks.len().min(LOCK_WAITS_MAX)];
-    let places = &guest.waiters[..guest.waiters.len().min(LOCK_WAITS_MAX)];
+    cmd.arg(store.manual_now()).arg(peer.node.to_string()).arg(micros(peer.lease));
+    cmd.arg(encode_description(peer));
+    let waits = &peer.waited_locks[..peer.waited_locks.len().min(LOCK_WAITS_MAX)];
+    let waiters = &peer.waiters[..peer.waiters.len().min(LOCK_WAITS_MAX)];
     cmd.arg(waits.len()).arg(waits);
-    for (name, owner) in places {
+    for (name, owner) in waiters {
         cmd.arg(format!("{owner}{name}"));
     }
-    let value = store
-        .servers
-        .run_script_idempotent("attend", ConnectionRole::Heartbeat, hall.slot, &script::ANNOUNCE, &cmd)
+    let mut reply = store
+        .run_script_idempotent("announce", ConnectionRole::Heartbeat, peer_keys.slot, &script::ANNOUNCE, &cmd)
         .await?;
-    let mut reply = store.parse_reply("attend", value)?;
     let mut turns = Vec::new();
     for mut row in reply.rows()? {
-        let (name, first, ends) = (row.text()?, row.text()?, row.optional_int()?);
-        let ends = locks::duration_until(ends.unwrap_or(0), reply.now);
-        turns.push(LockTurn { name, first_waiter: locks::parse_owner(&first), expires_in: ends });
+        let (name, first_waiter, expires) = (row.text()?, row.text()?, row.optional_int()?);
+        let expires = locks::duration_until(expires.unwrap_or(0), reply.now);
+        turns.push(LockTurn { name, first_waiter: locks::parse_owner(&first_waiter), expires_in: expires });
     }
-    let there = reply.list()?;
-    let lost = places.iter().zip(there).filter(|(_, place)| place.is_none()).map(|((_, owner), _)| *owner).collect();
+    let present = reply.list()?;
+    let lost =
+        waiters.iter().zip(present).filter(|(_, waiter)| waiter.is_none()).map(|((_, owner), _)| *owner).collect();
     clean_up_if_due(store, reply.now, CLEANUP_INTERVAL).await;
     Ok(AnnounceReply { turns, lost_waits: lost })
 }
 
-fn encode_description(guest: &PeerInfo) -> String {
-    let about = PeerDescription { host: crate::node::host_name(), pid: std::process::id() };
-    let mut text = serde_json::to_string(&about).unwrap_or_default();
+fn encode_description(peer: &PeerInfo) -> String {
+    let description = PeerDescription { host: crate::node::host_name(), pid: std::process::id() };
+    let mut text = serde_json::to_string(&description).unwrap_or_default();
     text.push('\n');
-    for method in &guest.methods {
+    for method in &peer.methods {
         text.push_str(method);
         text.push('\n');
     }
     text
 }
 
-/// A step of letting go of what the dead have left, if it is time.
-async fn clean_up_if_due(store: &Redis, now: Micros, every: Micros) {
+/// Runs a part of the cleanup after dead peers, if it is due.
+async fn clean_up_if_due(store: &Redis, now: Micros, interval: Micros) {
     let cursors = {
-        let mut known = store.state();
-        // A clock that went back is no reason to wait.
-        if (now - known.peer_cleanup.last_run).abs() < every {
+        let mut state = store.state();
+        // A clock that was set back must not delay the cleanup.
+        if (now - state.peer_cleanup.last_run).abs() < interval {
             return;
         }
-        known.peer_cleanup.last_run = now;
-        known.peer_cleanup.cursors.clone()
+        state.peer_cleanup.last_run = now;
+        state.peer_cleanup.cursors.clone()
     };
     if let Err(error) = clean_up_step(store, &cursors).await {
-        tracing::debug!(%error, "what the dead have left in the hall stays a while");
+        tracing::debug!(%error, "cannot clean up after dead peers; retrying later");
     }
 }
 
-/// The same where there may be nobody but those who only hold locks, or only work. Who has just come leaves it to others, and
-/// those who have come together do not do it together.
+/// Runs the cleanup rarely, for processes that only hold locks or only work. A new process leaves it to others, and
+/// processes that start together run it at different times.
 async fn clean_up_rarely(store: &Redis) {
     let now = store.now();
     {
-        let mut known = store.state();
-        if known.peer_cleanup.last_run == 0 {
-            known.peer_cleanup.last_run = now - fastrand::i64(0..QUIET_CLEANUP_INTERVAL / 2);
+        let mut state = store.state();
+        if state.peer_cleanup.last_run == 0 {
+            state.peer_cleanup.last_run = now - fastrand::i64(0..QUIET_CLEANUP_INTERVAL / 2);
             return;
         }
     }
@@ -131,23 +130,21 @@ async fn clean_up_rarely(store: &Redis) {
 async fn clean_up_step(store: &Redis, cursors: &[String; 3]) -> Result<()> {
     let mut cmd = all_peer_keys_command(store, &script::CLEAR_DEAD);
     cmd.arg(cursors);
-    let value = store
-        .servers
-        .run_script_idempotent("attend", ConnectionRole::Heartbeat, store.peer_keys.slot, &script::CLEAR_DEAD, &cmd)
+    let mut reply = store
+        .run_script_idempotent("announce", ConnectionRole::Heartbeat, store.peer_keys.slot, &script::CLEAR_DEAD, &cmd)
         .await?;
-    let mut reply = store.parse_reply("attend", value)?;
     store.state().peer_cleanup.cursors = [reply.text()?, reply.text()?, reply.text()?];
     Ok(())
 }
 
-/// A script on all keys of the hall; its own arguments follow.
+/// Returns a call of a script on the peer keys; its own arguments follow.
 fn all_peer_keys_command(store: &Redis, script: &Script) -> Cmd {
     let mut cmd = script.call(&store.peer_keys);
     cmd.arg(store.manual_now());
     cmd
 }
 
-/// `depart` of the contract.
+/// Implements `Store::withdraw`.
 pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
     store.state().announced_peers.remove(&node);
     let mut cursors = ["0".to_owned(), "0".to_owned()];
@@ -160,113 +157,98 @@ pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
     messages::unsubscribe_node(store, node).await
 }
 
-/// A step through the places and the connections of all nodes; answers where to go on.
+/// Scans a part of the waiters and connections of all nodes; returns the next cursors.
 async fn withdraw_step(store: &Redis, node: NodeId, cursors: &[String; 2]) -> Result<[String; 2]> {
     let mut cmd = all_peer_keys_command(store, &script::WITHDRAW);
     cmd.arg(node.to_string()).arg(cursors);
-    let value = store
-        .servers
-        .run_script_idempotent("depart", ConnectionRole::Heartbeat, store.peer_keys.slot, &script::WITHDRAW, &cmd)
+    let mut reply = store
+        .run_script_idempotent("withdraw", ConnectionRole::Heartbeat, store.peer_keys.slot, &script::WITHDRAW, &cmd)
         .await?;
-    let mut reply = store.parse_reply("depart", value)?;
     Ok([reply.text()?, reply.text()?])
 }
 
-/// Everybody in the hall.
+/// Returns the records of all peers.
 pub(super) async fn peer_records(store: &Redis) -> Result<Vec<NodeRecord>> {
-    let (found, now) = find_peers(store, "nodes", "").await?;
-    let mut guests = Vec::with_capacity(found.len());
-    for (id, ends, about) in found {
-        let Some((joined, about)) = about.split_at_checked(16) else {
+    let (peers, now) = find_peers(store, "nodes", "").await?;
+    let mut records = Vec::with_capacity(peers.len());
+    for (id, expires, description) in peers {
+        let Some((joined, description)) = description.split_at_checked(16) else {
             continue;
         };
-        let (about, methods) = about.split_once('\n').unwrap_or((about, ""));
-        let PeerDescription { host, pid } = serde_json::from_str(about).unwrap_or_default();
-        guests.push(NodeRecord {
+        let (description, methods) = description.split_once('\n').unwrap_or((description, ""));
+        let PeerDescription { host, pid } = serde_json::from_str(description).unwrap_or_default();
+        records.push(NodeRecord {
             id,
             host,
             pid,
             queues: Vec::new(),
             joined: from_micros(joined.parse().unwrap_or(0)),
-            alive: ends >= now,
+            alive: expires >= now,
             held: 0,
             held_by_queue: BTreeMap::new(),
             profile: crate::node::NodeProfile::default(),
             methods: methods.lines().map(str::to_owned).collect(),
         });
     }
-    Ok(guests)
+    Ok(records)
 }
 
-/// `answering` of the contract.
+/// Implements `Store::peers_with_method`.
 pub(super) async fn peers_with_method(store: &Redis, method: &str) -> Result<Vec<NodeId>> {
     if method.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(find_peers(store, "answering", method).await?.0.into_iter().map(|(id, ..)| id).collect())
+    Ok(find_peers(store, "peers_with_method", method).await?.0.into_iter().map(|(id, ..)| id).collect())
 }
 
-/// Node, end of its lease, and what it says about itself; and the store's time.
+/// Returns the node, the end of its lease and its description for each peer, and the store's time.
 async fn find_peers(store: &Redis, op: &'static str, method: &str) -> Result<(Vec<(NodeId, Micros, String)>, Micros)> {
     let mut cmd = script::PEERS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(method);
-    let mut reply = store.parse_reply(
-        op,
-        store.servers.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::PEERS, &cmd).await?,
-    )?;
-    let mut found = Vec::new();
+    let mut reply = store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::PEERS, &cmd).await?;
+    let mut peers = Vec::new();
     for mut row in reply.rows()? {
-        let (id, ends, about) = (row.text()?, row.int()?, row.text()?);
-        found.extend(id.parse().ok().map(|id| (id, ends, about)));
+        let (id, expires, description) = (row.text()?, row.int()?, row.text()?);
+        peers.extend(id.parse().ok().map(|id| (id, expires, description)));
     }
-    Ok((found, reply.now))
+    Ok((peers, reply.now))
 }
 
-/// `set_connections` of the contract.
-pub(super) async fn set_connections(store: &Redis, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-    for some in held.chunks(CONNECTIONS_BATCH_MAX) {
-        set_connections_batch(store, node, some, &[]).await?;
+/// Implements `Store::set_connections`.
+pub(super) async fn set_connections(store: &Redis, node: NodeId, held: &[String], closed: &[String]) -> Result<()> {
+    for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
+        set_connections_batch(store, node, batch, &[]).await?;
     }
-    for some in gone.chunks(CONNECTIONS_BATCH_MAX) {
-        set_connections_batch(store, node, &[], some).await?;
+    for batch in closed.chunks(CONNECTIONS_BATCH_MAX) {
+        set_connections_batch(store, node, &[], batch).await?;
     }
     Ok(())
 }
 
-async fn set_connections_batch(store: &Redis, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+async fn set_connections_batch(store: &Redis, node: NodeId, held: &[String], closed: &[String]) -> Result<()> {
     let mut cmd = script::SET_CONNECTIONS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(held.len());
-    cmd.arg(held).arg(gone);
+    cmd.arg(held).arg(closed);
     let (script, slot): (&Script, u16) = (&script::SET_CONNECTIONS, store.peer_keys.slot);
-    store.parse_reply(
-        "set_connections",
-        store.servers.run_script_idempotent("set_connections", ConnectionRole::Heartbeat, slot, script, &cmd).await?,
-    )?;
+    store.run_script_idempotent("set_connections", ConnectionRole::Heartbeat, slot, script, &cmd).await?;
     Ok(())
 }
 
-/// `keep_connections` of the contract.
-pub(super) async fn keep_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
+/// Implements `Store::refresh_connections`.
+pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
     let (script, slot): (&Script, u16) = (&script::KEEP_CONNECTIONS, store.peer_keys.slot);
-    for some in held.chunks(CONNECTIONS_BATCH_MAX) {
+    for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
         let mut cmd = script.call(&store.peer_keys);
-        cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(some);
-        store.parse_reply(
-            "keep_connections",
-            store
-                .servers
-                .run_script_idempotent("keep_connections", ConnectionRole::Heartbeat, slot, script, &cmd)
-                .await?,
-        )?;
+        cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(batch);
+        store.run_script_idempotent("refresh_connections", ConnectionRole::Heartbeat, slot, script, &cmd).await?;
     }
     Ok(())
 }
 
-/// `connection` of the contract.
-pub(super) async fn connection(store: &Redis, connection: &str) -> Result<Option<NodeId>> {
+/// Implements `Store::connection_holder`.
+pub(super) async fn connection_holder(store: &Redis, connection_id: &str) -> Result<Option<NodeId>> {
     let mut cmd = script::CONNECTION.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(connection);
+    cmd.arg(store.manual_now()).arg(connection_id);
     let (script, slot): (&Script, u16) = (&script::CONNECTION, store.peer_keys.slot);
-    let value = store.servers.run_script("connection", ConnectionRole::Client, slot, script, &cmd).await?;
-    Ok(store.parse_reply("connection", value)?.text()?.parse().ok())
+    Ok(store.run_script("connection_holder", ConnectionRole::Client, slot, script, &cmd).await?.text()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! What has happened by kind, hour by hour, in the hall's slot.
+//! Counters per kind and hour, in the slot of the peer keys.
 
 use crate::clock::{Micros, from_micros};
 use crate::error::Result;
@@ -9,27 +9,25 @@ use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_
 /// An hour, in microseconds.
 const HOUR_MICROS: Micros = 3_600_000_000;
 
-/// `add_kinds` of the contract.
+/// Implements `Store::add_kind_stats`.
 pub(crate) async fn add_kinds(store: &Redis, kinds: &[(String, StatCounters)]) -> Result<()> {
     let mut cmd = script::ADD_KINDS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(KIND_HOURS_MAX).arg(KIND_STATS_MAX).arg(OTHER_KINDS);
-    for (kind, tally) in kinds {
-        cmd.arg(kind).arg(encode_counters(tally));
+    for (kind, counters) in kinds {
+        cmd.arg(kind).arg(encode_counters(counters));
     }
-    let value = store
-        .servers
-        .run_script("add_kinds", ConnectionRole::Worker, store.peer_keys.slot, &script::ADD_KINDS, &cmd)
-        .await?;
-    store.parse_reply("add_kinds", value).map(drop)
+    store
+        .run_script("add_kind_stats", ConnectionRole::Worker, store.peer_keys.slot, &script::ADD_KINDS, &cmd)
+        .await
+        .map(drop)
 }
 
-/// `kinds` of the contract.
+/// Implements `Store::kind_stats`.
 pub(crate) async fn kinds(store: &Redis, hours: u32) -> Result<Vec<KindStats>> {
     let mut cmd = script::KINDS.call(&store.peer_keys);
     cmd.arg(store.manual_now());
-    let value =
-        store.servers.run_script("kinds", ConnectionRole::Client, store.peer_keys.slot, &script::KINDS, &cmd).await?;
-    let mut reply = store.parse_reply("kinds", value)?;
+    let mut reply =
+        store.run_script("kind_stats", ConnectionRole::Client, store.peer_keys.slot, &script::KINDS, &cmd).await?;
     let first = reply.now.div_euclid(HOUR_MICROS) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     let fields = reply.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
@@ -39,7 +37,7 @@ pub(crate) async fn kinds(store: &Redis, hours: u32) -> Result<Vec<KindStats>> {
     Ok(points)
 }
 
-/// Of `hour.kind` and its numbers; a field that is the hour alone says how many kinds it has.
+/// Parses `hour.kind` and its numbers. A field with only the hour has the number of kinds, and is skipped.
 fn parse_kind_stats(field: &str, numbers: &str, first: i64) -> Option<KindStats> {
     let (hour, kind) = field.split_once('.')?;
     let hour: i64 = hour.parse().ok().filter(|hour| *hour >= first)?;
@@ -50,20 +48,20 @@ fn parse_kind_stats(field: &str, numbers: &str, first: i64) -> Option<KindStats>
     })
 }
 
-/// Place (two digits) and count of each number that is not 0, each followed by a space.
-fn encode_counters(tally: &StatCounters) -> String {
-    let numbers = tally.to_numbers();
+/// Encodes the non-zero numbers: index (two digits) and count, each followed by a space.
+fn encode_counters(counters: &StatCounters) -> String {
+    let numbers = counters.to_numbers();
     let counted = numbers.iter().enumerate().filter(|(_, count)| **count > 0);
-    counted.map(|(place, count)| format!("{place:02}{count} ")).collect()
+    counted.map(|(index, count)| format!("{index:02}{count} ")).collect()
 }
 
 fn decode_counters(text: &str) -> StatCounters {
     let mut numbers = [0; STAT_NUMBERS];
-    for word in text.split_ascii_whitespace() {
-        let Some((place, count)) = word.split_at_checked(2) else {
+    for field in text.split_ascii_whitespace() {
+        let Some((index, count)) = field.split_at_checked(2) else {
             continue;
         };
-        if let Some(number) = place.parse::<usize>().ok().and_then(|place| numbers.get_mut(place)) {
+        if let Some(number) = index.parse::<usize>().ok().and_then(|index| numbers.get_mut(index)) {
             *number = count.parse().unwrap_or(0);
         }
     }
@@ -77,13 +75,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tallies_survive_their_text(numbers in proptest::collection::vec(prop_oneof![Just(0), 0u64..1 << 40], STAT_NUMBERS)) {
-            let tally = StatCounters::from_numbers(&numbers.try_into().expect("as many"));
-            prop_assert_eq!(decode_counters(&encode_counters(&tally)), tally);
+        fn counters_round_trip_as_text(numbers in proptest::collection::vec(prop_oneof![Just(0), 0u64..1 << 40], STAT_NUMBERS)) {
+            let counters = StatCounters::from_numbers(&numbers.try_into().expect("as many"));
+            prop_assert_eq!(decode_counters(&encode_counters(&counters)), counters);
         }
 
         #[test]
-        fn any_text_can_be_read(text in ".{0,80}") {
+        fn decoding_any_text_does_not_panic(text in ".{0,80}") {
             let _ = decode_counters(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! What has happened, minute by minute; and the groups of dead jobs.
+//! Statistics: counters per minute, totals, and the groups of dead jobs.
 
 pub(crate) mod kinds;
 
@@ -9,22 +9,22 @@ use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, STAT_NUMBERS, StatCounters};
 
-/// Minutes read in one step.
+/// Minutes per request.
 const MINUTES_PER_STEP: u32 = 60;
-/// Most steps in which what nobody has added up yet is: a year of minutes, should no worker have lived so long.
+/// Maximum requests to add up minutes: a year of them, in case no worker has run for that long.
 const ROLLUP_STEPS_MAX: usize = 366 * 24;
-/// Queues asked at a time.
+/// Number of concurrent queues.
 const QUEUES_AT_ONCE: usize = 50;
 
-/// `history` of the contract.
-pub(super) async fn history(store: &Redis, ask: &HistoryQuery) -> Result<History> {
-    let minutes = if ask.minutes == 0 { HISTORY_MINUTES_MAX } else { ask.minutes.min(HISTORY_MINUTES_MAX) };
+/// Implements `Store::history`.
+pub(super) async fn history(store: &Redis, query: &HistoryQuery) -> Result<History> {
+    let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
     let mut queues = store.queue_names("history").await?;
-    queues.retain(|queue| ask.queue.as_ref().is_none_or(|only| only == queue));
+    queues.retain(|queue| query.queue.as_ref().is_none_or(|only| only == queue));
     let mut history = History { now: Some(from_micros(store.now())), ..History::default() };
-    for some in queues.chunks(QUEUES_AT_ONCE) {
-        let asks = some.iter().map(|queue| history_of_queue(store, queue, minutes));
-        for points in futures_util::future::join_all(asks).await {
+    for batch in queues.chunks(QUEUES_AT_ONCE) {
+        let requests = batch.iter().map(|queue| history_of_queue(store, queue, minutes));
+        for points in futures_util::future::join_all(requests).await {
             history.points.extend(points?);
         }
     }
@@ -40,21 +40,19 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
         let count = ago.min(MINUTES_PER_STEP);
         let mut cmd = script::HISTORY.call(&*keys);
         cmd.arg(store.manual_now()).arg(ago - 1).arg(count);
-        let value =
-            store.servers.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY, &cmd).await?;
-        let mut reply = store.parse_reply("history", value)?;
+        let mut reply = store.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY, &cmd).await?;
         let (first, numbers) = (reply.int()?, reply.list()?);
-        for (at, numbers) in numbers.chunks_exact(STAT_NUMBERS).enumerate() {
-            let mut tally = [0u64; STAT_NUMBERS];
-            for (sum, number) in tally.iter_mut().zip(numbers) {
+        for (index, numbers) in numbers.chunks_exact(STAT_NUMBERS).enumerate() {
+            let mut counters = [0u64; STAT_NUMBERS];
+            for (sum, number) in counters.iter_mut().zip(numbers) {
                 *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
             }
-            if tally != [0; STAT_NUMBERS] {
-                let minute = from_micros((first + at as i64) * MINUTE_MICROS);
+            if counters != [0; STAT_NUMBERS] {
+                let minute = from_micros((first + index as i64) * MINUTE_MICROS);
                 points.push(HistoryPoint {
                     minute,
                     queue: queue.to_owned(),
-                    counters: StatCounters::from_numbers(&tally),
+                    counters: StatCounters::from_numbers(&counters),
                 });
             }
         }
@@ -63,14 +61,14 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
     Ok(points)
 }
 
-/// `totals` of the contract.
+/// Implements `Store::queue_totals`.
 pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, StatCounters)>> {
-    let queues = store.queue_names("totals").await?;
+    let queues = store.queue_names("queue_totals").await?;
     let mut totals = Vec::with_capacity(queues.len());
-    for some in queues.chunks(QUEUES_AT_ONCE) {
-        let asks = some.iter().map(|queue| totals_of_queue(store, queue));
-        for (queue, tally) in some.iter().zip(futures_util::future::join_all(asks).await) {
-            totals.push((queue.clone(), tally?));
+    for batch in queues.chunks(QUEUES_AT_ONCE) {
+        let requests = batch.iter().map(|queue| totals_of_queue(store, queue));
+        for (queue, counters) in batch.iter().zip(futures_util::future::join_all(requests).await) {
+            totals.push((queue.clone(), counters?));
         }
     }
     Ok(totals)
@@ -80,31 +78,30 @@ async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
     let keys = store.keys(queue);
     let mut cmd = script::TOTALS.call(&*keys);
     cmd.arg(store.manual_now());
-    let mut tally = [0u64; STAT_NUMBERS];
+    let mut counters = [0u64; STAT_NUMBERS];
     for _ in 0..ROLLUP_STEPS_MAX {
-        let value =
-            store.servers.run_script("totals", ConnectionRole::Client, keys.slot, &script::TOTALS, &cmd).await?;
-        let mut reply = store.parse_reply("totals", value)?;
-        let (more, numbers) = (reply.int()? == 1, reply.list()?);
-        for (sum, number) in tally.iter_mut().zip(numbers) {
+        let mut reply =
+            store.run_script("queue_totals", ConnectionRole::Client, keys.slot, &script::TOTALS, &cmd).await?;
+        let (has_more, numbers) = (reply.int()? == 1, reply.list()?);
+        for (sum, number) in counters.iter_mut().zip(numbers) {
             *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
         }
-        if !more {
+        if !has_more {
             break;
         }
     }
-    Ok(StatCounters::from_numbers(&tally))
+    Ok(StatCounters::from_numbers(&counters))
 }
 
-/// `dead_groups` of the contract.
+/// Implements `Store::dead_groups`.
 pub(super) async fn dead_groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-    let mut queues = store.queue_names("dead").await?;
+    let mut queues = store.queue_names("dead_groups").await?;
     queues.retain(|name| queue.is_none_or(|only| only == name));
     let mut groups = Vec::new();
-    for some in queues.chunks(QUEUES_AT_ONCE) {
-        let asks = some.iter().map(|queue| dead_groups_of_queue(store, queue));
-        for of_queue in futures_util::future::join_all(asks).await {
-            groups.extend(of_queue?);
+    for batch in queues.chunks(QUEUES_AT_ONCE) {
+        let requests = batch.iter().map(|queue| dead_groups_of_queue(store, queue));
+        for queue_groups in futures_util::future::join_all(requests).await {
+            groups.extend(queue_groups?);
         }
     }
     groups.sort_by(|a: &DeadGroup, b| (b.count, b.newest, &a.id).cmp(&(a.count, a.newest, &b.id)));
@@ -115,8 +112,8 @@ async fn dead_groups_of_queue(store: &Redis, queue: &str) -> Result<Vec<DeadGrou
     let keys = store.keys(queue);
     let mut cmd = script::DEAD_GROUPS.call(&*keys);
     cmd.arg(store.manual_now());
-    let value = store.servers.run_script("dead", ConnectionRole::Client, keys.slot, &script::DEAD_GROUPS, &cmd).await?;
-    let pairs = store.parse_reply("dead", value)?.list()?;
+    let pairs =
+        store.run_script("dead_groups", ConnectionRole::Client, keys.slot, &script::DEAD_GROUPS, &cmd).await?.list()?;
     let group = |pair: &[Option<Vec<u8>>]| match pair {
         [Some(id), Some(text)] => decode_dead_group(queue, id, text),
         _ => None,

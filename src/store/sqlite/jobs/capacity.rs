@@ -28,9 +28,9 @@ pub(crate) struct BoundedQueue {
 }
 
 /// Reads the capacity from two columns. An impossible value counts as no capacity.
-pub(crate) fn read_capacity(row: &Row<'_>, at: usize) -> Capacity {
-    let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
-    Capacity { jobs: limit(at), bytes: limit(at + 1) }
+pub(crate) fn read_capacity(row: &Row<'_>, column: usize) -> Capacity {
+    let limit = |column| row.get::<_, Option<i64>>(column).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
+    Capacity { jobs: limit(column), bytes: limit(column + 1) }
 }
 
 pub(crate) fn queue_capacity(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
@@ -42,14 +42,14 @@ pub(crate) fn queue_capacity(conn: &Connection, queue: i64) -> rusqlite::Result<
 }
 
 /// Implements `set_capacity` of the store contract.
-pub(crate) fn set_capacity(tx: &Tx<'_>, name: &str, limit: Capacity) -> rusqlite::Result<Capacity> {
+pub(crate) fn set_capacity(tx: &Tx<'_>, name: &str, capacity: Capacity) -> rusqlite::Result<Capacity> {
     let queue = tx.ensure_queue(name)?;
-    let was = queue_capacity(tx.conn, queue)?;
-    let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    let old = queue_capacity(tx.conn, queue)?;
+    let fits = |capacity: Option<u64>| capacity.map(|capacity| i64::try_from(capacity).unwrap_or(i64::MAX));
     tx.statement("UPDATE duly_queue SET capacity_jobs = ?2, capacity_bytes = ?3 WHERE queue_no = ?1")?
-        .execute(params![queue, fits(limit.jobs), fits(limit.bytes)])?;
+        .execute(params![queue, fits(capacity.jobs), fits(capacity.bytes)])?;
     tx.clear_capacities();
-    Ok(was)
+    Ok(old)
 }
 
 /// Returns the queues of these jobs that have a capacity.
@@ -65,9 +65,9 @@ pub(crate) fn find_bounded_queues(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Resul
         let Some(queue_no) = tx.find_queue(&job.queue)? else {
             continue;
         };
-        let limit = tx.capacity(queue_no)?;
-        if !limit.is_unlimited() {
-            limited.push(BoundedQueue { queue_no, name: job.queue.clone(), capacity: limit });
+        let capacity = tx.capacity(queue_no)?;
+        if !capacity.is_unlimited() {
+            limited.push(BoundedQueue { queue_no, name: job.queue.clone(), capacity });
         }
     }
     Ok(limited)

@@ -29,23 +29,23 @@ pub(crate) struct ClaimBatch {
 /// Takes up to `max` jobs of a queue for a node.
 pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<ClaimBatch> {
     let max = claim.max.min(CLAIM_MAX);
-    let mut step =
+    let mut claimed =
         ClaimBatch { jobs: Vec::new(), now: tx.now, more: false, wake_others: false, next_due: None, next_tick: None };
     let (paused, moving, tick): (bool, bool, Option<i64>) = tx
         .statement("SELECT paused, transfer_mark IS NOT NULL, cron_check_at FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    step.next_tick = cron::duration_until(tick.filter(|_| !moving), tx.now);
+    claimed.next_tick = cron::duration_until(tick.filter(|_| !moving), tx.now);
     if paused || moving {
-        return Ok(step);
+        return Ok(claimed);
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
     let promoted = promote(tx, queue, promote_max)?;
     let picks_more = deferred::adopt(tx, queue, claim.kinds.as_deref(), max)?;
-    step.jobs = take_ready(tx, node, queue, &claim.queue, max)?;
-    step.wake_others = promoted == promote_max || (step.jobs.len() == max && has_ready(tx, queue)?);
-    step.more = step.wake_others || picks_more;
-    step.next_due = next_due(tx, queue)?;
-    Ok(step)
+    claimed.jobs = take_ready(tx, node, queue, &claim.queue, max)?;
+    claimed.wake_others = promoted == promote_max || (claimed.jobs.len() == max && has_ready(tx, queue)?);
+    claimed.more = claimed.wake_others || picks_more;
+    claimed.next_due = next_due(tx, queue)?;
+    Ok(claimed)
 }
 
 /// Returns every job that a node holds in a queue, after the reply to a claim was lost.

@@ -45,23 +45,23 @@ impl CountDeltas {
     }
 
     fn queue_mut(&mut self, queue: i64) -> &mut QueueDelta {
-        let at = self.queues.iter().position(|delta| delta.queue_no == queue).unwrap_or_else(|| {
+        let index = self.queues.iter().position(|delta| delta.queue_no == queue).unwrap_or_else(|| {
             self.queues.push(QueueDelta { queue_no: queue, counts: [0; 6], counters: None });
             self.queues.len() - 1
         });
-        &mut self.queues[at]
+        &mut self.queues[index]
     }
 
     pub(crate) fn change_count(&mut self, queue: i64, of: CountColumn, more: i64) {
         self.queue_mut(queue).counts[of as usize] += more;
     }
 
-    pub(crate) fn increment_counter(&mut self, queue: i64, place: usize, times: u64) {
+    pub(crate) fn increment_counter(&mut self, queue: i64, index: usize, times: u64) {
         if !self.history_enabled {
             return;
         }
-        let tally = self.queue_mut(queue).counters.get_or_insert_with(|| Box::new([0; STAT_NUMBERS]));
-        if let Some(count) = tally.get_mut(place) {
+        let counters = self.queue_mut(queue).counters.get_or_insert_with(|| Box::new([0; STAT_NUMBERS]));
+        if let Some(count) = counters.get_mut(index) {
             *count += times;
         }
     }
@@ -87,8 +87,8 @@ impl CountDeltas {
                           WHERE queue_no = ?1",
                     )?
                     .execute(row)?,
-                Some(tally) => {
-                    let (minute, packed) = roll_minute(tx, delta.queue_no, tally)?;
+                Some(counters) => {
+                    let (minute, packed) = roll_minute(tx, delta.queue_no, counters)?;
                     tx.statement(
                         "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
                            running = running + ?4, done = done + ?5, dead = dead + ?6,
@@ -133,17 +133,17 @@ impl CountDeltas {
 }
 
 /// Returns the current minute and its counters. If a new minute has begun, the last one moves to the history.
-fn roll_minute(tx: &Tx<'_>, queue: i64, tally: &[u64; STAT_NUMBERS]) -> rusqlite::Result<(i64, Vec<u8>)> {
+fn roll_minute(tx: &Tx<'_>, queue: i64, counters: &[u64; STAT_NUMBERS]) -> rusqlite::Result<(i64, Vec<u8>)> {
     let minute = tx.now.div_euclid(MINUTE_MICROS);
     let last: Option<(i64, Vec<u8>)> = tx
         .statement("SELECT minute, counters FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((last_minute, last)) = last else {
-        return Ok((minute, pack_counters(tally)));
+        return Ok((minute, pack_counters(counters)));
     };
     if last_minute == minute {
-        return Ok((minute, pack_counters(&add_counters(&unpack_counters(&last), tally))));
+        return Ok((minute, pack_counters(&add_counters(&unpack_counters(&last), counters))));
     }
     // A clock that went back may reach a minute a second time.
     let before: Option<Vec<u8>> = tx
@@ -160,7 +160,7 @@ fn roll_minute(tx: &Tx<'_>, queue: i64, tally: &[u64; STAT_NUMBERS]) -> rusqlite
     add_to_total(tx, queue, &unpack_counters(&last))?;
     tx.statement("DELETE FROM duly_history WHERE queue_no = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
-    Ok((minute, pack_counters(tally)))
+    Ok((minute, pack_counters(counters)))
 }
 
 /// Adds a finished minute to the totals of a queue.
@@ -176,7 +176,7 @@ fn add_to_total(tx: &Tx<'_>, queue: i64, minute: &[u64; STAT_NUMBERS]) -> rusqli
 }
 
 /// Implements `totals` of the store contract: the finished minutes and the current one.
-pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
+pub(crate) fn queue_totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
     conn.prepare_cached(
         "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
            LEFT JOIN duly_queue_total t ON t.queue_no = q.queue_no
@@ -214,30 +214,30 @@ pub(crate) fn pack_counters(numbers: &[u64; STAT_NUMBERS]) -> Vec<u8> {
 
 pub(crate) fn unpack_counters(bytes: &[u8]) -> [u64; STAT_NUMBERS] {
     let mut out = [0; STAT_NUMBERS];
-    let (mut at, mut shift) = (0, 0);
+    let (mut index, mut shift) = (0, 0);
     for byte in bytes {
-        if let Some(number) = out.get_mut(at) {
+        if let Some(number) = out.get_mut(index) {
             *number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
         }
-        (at, shift) = if byte & 0x80 == 0 { (at + 1, 0) } else { (at, shift + 7) };
+        (index, shift) = if byte & 0x80 == 0 { (index + 1, 0) } else { (index, shift + 7) };
     }
     out
 }
 
 /// Implements `history` of the store contract.
-pub(crate) fn history(conn: &Connection, ask: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
+pub(crate) fn history(conn: &Connection, query: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
     let mut history = History { now: Some(from_micros(now)), ..History::default() };
-    let queue = match &ask.queue {
+    let queue = match &query.queue {
         Some(name) => match crate::store::sqlite::jobs::query::find_queue(conn, name)? {
             Some(queue_no) => Some(queue_no),
             None => return Ok(history),
         },
         None => None,
     };
-    let minutes = if ask.minutes == 0 { HISTORY_MINUTES_MAX } else { ask.minutes.min(HISTORY_MINUTES_MAX) };
+    let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
     let first = now.div_euclid(MINUTE_MICROS) - i64::from(minutes) + 1;
     let point =
-        |(queue, minute, tally)| HistoryPoint { minute: from_micros(minute * MINUTE_MICROS), queue, counters: tally };
+        |(queue, minute, counters)| HistoryPoint { minute: from_micros(minute * MINUTE_MICROS), queue, counters };
     history.points = self::read_points(conn, queue, first)?.into_iter().map(point).collect();
     Ok(history)
 }
@@ -255,8 +255,8 @@ fn read_points(
           WHERE h.minute >= ?2 AND (?1 IS NULL OR q.queue_no = ?1) AND h.counters <> x'' ORDER BY h.minute, q.name",
     )?
     .query_map(params![queue, first], |row| {
-        let tally: Vec<u8> = row.get(2)?;
-        Ok((read_text(row, 0)?, row.get(1)?, StatCounters::from_numbers(&unpack_counters(&tally))))
+        let counters: Vec<u8> = row.get(2)?;
+        Ok((read_text(row, 0)?, row.get(1)?, StatCounters::from_numbers(&unpack_counters(&counters))))
     })?
     .collect()
 }

@@ -16,11 +16,11 @@ pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &JobEdit) -> rusqlite::Result<C
     let Some(job_no) = state::find_job(tx.conn, id)? else {
         return Ok(ChangeResult::NotFound);
     };
-    let place = match state::find_position(tx.conn, job_no)? {
+    let position = match state::find_position(tx.conn, job_no)? {
         Some(JobPosition::Running { .. }) => return Ok(ChangeResult::Running),
         None => return Ok(ChangeResult::NotFound),
         Some(_) if state::is_queue_moving(tx, job_no)? => return Ok(ChangeResult::Moving),
-        Some(place) => place,
+        Some(position) => position,
     };
     let (bytes, queue) = state::read_args_bytes_and_queue(tx, job_no)?;
     let (job, whole) = tx
@@ -31,12 +31,12 @@ pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &JobEdit) -> rusqlite::Result<C
     }
     if let Some(args) = &edit.args {
         set_args(tx, job_no, Job { args: args.clone(), ..job })?;
-        if !matches!(place, JobPosition::Ended { .. }) {
+        if !matches!(position, JobPosition::Ended { .. }) {
             tx.change_count(queue, CountColumn::UnfinishedBytes, args.len() as i64 - bytes);
         }
     }
     if let Some(priority) = edit.priority {
-        set_priority(tx, job_no, &place, priority_code(priority))?;
+        set_priority(tx, job_no, &position, priority_code(priority))?;
     }
     Ok(ChangeResult::Applied)
 }
@@ -51,13 +51,13 @@ fn set_args(tx: &Tx<'_>, job_no: i64, job: Job) -> rusqlite::Result<()> {
 }
 
 /// Changes the priority. A ready job moves to the tail of its new priority.
-fn set_priority(tx: &Tx<'_>, job_no: i64, place: &JobPosition, priority: i64) -> rusqlite::Result<()> {
-    let was: i64 =
+fn set_priority(tx: &Tx<'_>, job_no: i64, position: &JobPosition, priority: i64) -> rusqlite::Result<()> {
+    let old_priority: i64 =
         tx.statement("SELECT priority FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
-    if was == priority {
+    if old_priority == priority {
         return Ok(());
     }
-    match place {
+    match position {
         JobPosition::Ready { seq, .. } => {
             tx.statement(
                 "UPDATE duly_ready SET priority = ?3, seq = ?4
@@ -103,7 +103,7 @@ fn find_state(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Option<State>> {
     let Some(job_no) = state::find_job(tx.conn, id)? else {
         return Ok(None);
     };
-    Ok(state::find_position(tx.conn, job_no)?.map(|place| match place {
+    Ok(state::find_position(tx.conn, job_no)?.map(|position| match position {
         JobPosition::Scheduled { .. } => State::Scheduled,
         JobPosition::Ready { .. } => State::Ready,
         JobPosition::Running { .. } => State::Running,

@@ -17,14 +17,14 @@ const OTHER_ERRORS: &str = "…";
 /// Computes all terms that the index must have: kind and tags of each scheduled and dead job, and the group of a dead
 /// job.
 pub(crate) const EXPECTED_TERMS_CTE: &str =
-    "WITH RECURSIVE placed (queue_no, state, due_or_ended_at, job_no, kind, tags) AS (
+    "WITH RECURSIVE indexed_job (queue_no, state, due_or_ended_at, job_no, kind, tags) AS (
     SELECT p.queue_no, 0, p.due_at, p.job_no, j.kind, j.tags
       FROM duly_scheduled p JOIN duly_job j ON j.job_no = p.job_no
     UNION ALL
     SELECT p.queue_no, 4, p.ended_at, p.job_no, j.kind, j.tags
       FROM duly_ended p JOIN duly_job j ON j.job_no = p.job_no WHERE p.state = 4
   ), terms (queue_no, state, due_or_ended_at, job_no, term, rest) AS (
-    SELECT queue_no, state, due_or_ended_at, job_no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
+    SELECT queue_no, state, due_or_ended_at, job_no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM indexed_job
     UNION ALL
     SELECT queue_no, state, due_or_ended_at, job_no,
            't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)

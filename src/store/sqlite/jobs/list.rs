@@ -36,7 +36,7 @@ pub(crate) struct RowCursor {
 const ALL_JOBS_INDEX: i64 = STATE_ORDER.len() as i64;
 
 impl RowCursor {
-    pub(crate) fn to_text(&self) -> String {
+    pub(crate) fn to_text(self) -> String {
         let (a, b) = self.last_keys.unwrap_or_default();
         format!("{}.{}.{}.{a}.{b}", self.state_index, self.queue_no, u8::from(self.last_keys.is_some()))
     }
@@ -72,7 +72,7 @@ pub(crate) fn scan(
     limit: usize,
     now: Micros,
 ) -> Result<RowScanResult> {
-    let told = |e| errors::from_sqlite("list", e);
+    let to_error = |e| errors::from_sqlite("list", e);
     let mut filter = filter.clone();
     if filter.group.is_some() {
         match filter.state {
@@ -82,12 +82,12 @@ pub(crate) fn scan(
     }
     // The index term already selects the group.
     let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
-    let mut look = RowScan { conn, matcher, filter: &filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
+    let mut scan = RowScan { conn, matcher, filter: &filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
     let next = match needs_no_index(&filter) && from.is_none_or(|from| from.state_index == ALL_JOBS_INDEX) {
-        true => look.scan_all(from).map_err(told)?,
-        false => look.scan_sections(from).map_err(told)?,
+        true => scan.scan_all(from).map_err(to_error)?,
+        false => scan.scan_sections(from).map_err(to_error)?,
     };
-    Ok(RowScanResult { jobs: look.jobs, scanned: look.scanned, next })
+    Ok(RowScanResult { jobs: scan.jobs, scanned: scan.scanned, next })
 }
 
 /// Returns whether no filter has an index.
@@ -141,8 +141,8 @@ impl RowScan<'_> {
             },
             None => None,
         };
-        let lanes = find_sections(self.conn, queue, self.filter.state)?;
-        for (state, queue) in lanes {
+        let sections = find_sections(self.conn, queue, self.filter.state)?;
+        for (state, queue) in sections {
             let at = state as i64;
             if (at, queue) < (from.state_index, from.queue_no) {
                 continue;
@@ -290,16 +290,16 @@ fn find_sections(conn: &Connection, queue: Option<i64>, state: Option<State>) ->
           ORDER BY queue_no",
     )?;
     let mut rows = select.query([queue])?;
-    let mut lanes = Vec::new();
+    let mut sections = Vec::new();
     while let Some(row) = rows.next()? {
-        for (at, lane) in STATE_ORDER.iter().enumerate() {
-            if read_integer(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
-                lanes.push((at, row.get(0)?));
+        for (index, row_state) in STATE_ORDER.iter().enumerate() {
+            if read_integer(row, index + 1) > 0 && state.is_none_or(|state| state == *row_state) {
+                sections.push((index, row.get(0)?));
             }
         }
     }
-    lanes.sort_unstable();
-    Ok(lanes)
+    sections.sort_unstable();
+    Ok(sections)
 }
 
 /// Selects jobs of one queue after (?2, ?3) and up to (?4, ?5).
@@ -325,23 +325,23 @@ mod tests {
     fn query_plan(sql: &str) -> String {
         let conn = crate::store::sqlite::file::connect_in_memory().expect("opens");
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("is SQL");
-        let places = explain.parameter_count();
-        let nothing = rusqlite::params_from_iter((0..places).map(|_| 0));
-        let steps = explain.query_map(nothing, |row| row.get::<_, String>(3)).expect("explains");
-        steps.collect::<rusqlite::Result<Vec<_>>>().expect("explains").join("; ")
+        let parameters = explain.parameter_count();
+        let nothing = rusqlite::params_from_iter((0..parameters).map(|_| 0));
+        let plan = explain.query_map(nothing, |row| row.get::<_, String>(3)).expect("explains");
+        plan.collect::<rusqlite::Result<Vec<_>>>().expect("explains").join("; ")
     }
 
     #[test]
     fn section_queries_neither_sort_nor_scan() {
         let words = "AND p.state = 4 AND p.term = ?7";
-        let lanes = [
+        let sections = [
             section_sql("duly_ready p", "p.priority, p.seq", "", ">"),
             section_sql("duly_scheduled p", "p.due_at, p.job_no", "", ">"),
             section_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, ">"),
             section_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, "<"),
             section_sql("duly_ended p", "p.ended_at, p.job_no", "AND p.state = 3", "<"),
         ];
-        for sql in lanes {
+        for sql in sections {
             let plan = query_plan(&sql);
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}\n{sql}");
         }

@@ -11,28 +11,28 @@ use crate::store::{LOG_LINES_MAX, ProgressUpdate};
 const INSERT_LOG_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
 
 /// Implements `record_progress` of the store contract.
-pub(crate) fn record_progress(tx: &Tx<'_>, node: i64, notes: &[ProgressUpdate]) -> rusqlite::Result<Vec<JobId>> {
+pub(crate) fn record_progress(tx: &Tx<'_>, node: i64, updates: &[ProgressUpdate]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
-    for note in notes {
+    for update in updates {
         let held: bool = tx
             .statement("SELECT EXISTS (SELECT 1 FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3)")?
-            .query_row(params![note.locator, node, note.fence.0.cast_signed()], |row| row.get(0))?;
+            .query_row(params![update.locator, node, update.fence.0.cast_signed()], |row| row.get(0))?;
         if !held {
-            lost.push(note.id);
+            lost.push(update.id);
             continue;
         }
-        if let Some(progress) = &note.progress {
-            set_progress(tx, note.locator, progress)?;
+        if let Some(progress) = &update.progress {
+            set_progress(tx, update.locator, progress)?;
         }
-        for (at, line) in &note.lines {
-            tx.statement(INSERT_LOG_LINE)?.execute(params![note.locator, to_micros(*at), note.attempt, line])?;
+        for (at, line) in &update.lines {
+            tx.statement(INSERT_LOG_LINE)?.execute(params![update.locator, to_micros(*at), update.attempt, line])?;
         }
-        if !note.lines.is_empty() {
+        if !update.lines.is_empty() {
             tx.statement(
                 "DELETE FROM duly_log WHERE rowid IN
                    (SELECT rowid FROM duly_log WHERE job_no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
             )?
-            .execute(params![note.locator, LOG_LINES_MAX])?;
+            .execute(params![update.locator, LOG_LINES_MAX])?;
         }
         tx.mark_progress_written();
     }

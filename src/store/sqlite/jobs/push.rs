@@ -25,7 +25,7 @@ pub(crate) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Result<Vec<Pu
 
 fn insert_jobs(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<PushResult>> {
     let first = tx.next_number()?;
-    let mut answers = Vec::with_capacity(jobs.len());
+    let mut results = Vec::with_capacity(jobs.len());
     let mut scheduled: Vec<(i64, &str)> = Vec::new();
     let mut inserts = JobInserter::new(tx)?;
     for job in jobs {
@@ -33,7 +33,7 @@ fn insert_jobs(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<PushResult>> 
         let replaced = match resolve_conflict(tx, queue, job, first)? {
             PushConflict::NoConflict => None,
             PushConflict::Existing(id) => {
-                answers.push(PushResult::Existing(id));
+                results.push(PushResult::Existing(id));
                 continue;
             }
             PushConflict::Replaced(old) => Some(old),
@@ -45,7 +45,7 @@ fn insert_jobs(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<PushResult>> 
             Some(_) => scheduled.push((queue, &job.queue)),
             None => tx.wake_one(&job.queue),
         }
-        answers.push(match replaced {
+        results.push(match replaced {
             Some(old) => PushResult::Replaced { id: job.id, old },
             None => PushResult::New(job.id),
         });
@@ -55,7 +55,7 @@ fn insert_jobs(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<PushResult>> 
             tx.wake_one(name);
         }
     }
-    Ok(answers)
+    Ok(results)
 }
 
 enum PushConflict {
@@ -75,10 +75,10 @@ fn resolve_conflict(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite
     let Some((job_no, id)) = find_unique_holder(tx, queue, key)? else {
         return Ok(PushConflict::NoConflict);
     };
-    let place = state::find_position(tx.conn, job_no)?;
+    let position = state::find_position(tx.conn, job_no)?;
     // If two jobs of one push have the same key, the first wins: its result is already decided.
     let of_this_push = job_no >= first;
-    if of_this_push || job.conflict == UniqueConflict::Keep || matches!(place, Some(JobPosition::Running { .. })) {
+    if of_this_push || job.conflict == UniqueConflict::Keep || matches!(position, Some(JobPosition::Running { .. })) {
         return Ok(PushConflict::Existing(id));
     }
     // A queue that moves to another store may have sent the job already.

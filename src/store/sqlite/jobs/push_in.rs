@@ -29,8 +29,8 @@ pub struct AfterCommit {
 impl AfterCommit {
     /// Wakes workers for the jobs. Call it after the commit.
     pub fn wake(self) {
-        if let Ok(board) = NodeRegistry::open(&self.file, Clock::system()) {
-            Notifier::new(Arc::new(board)).deliver(self.notifications);
+        if let Ok(registry) = NodeRegistry::open(&self.file, Clock::system()) {
+            Notifier::new(Arc::new(registry)).deliver(self.notifications);
         }
     }
 }
@@ -57,8 +57,8 @@ pub(crate) fn push_in(
     let pushed = push_in_savepoint(tx, clock, history, jobs);
     let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
     tx.execute_batch(end).map_err(refused)?;
-    let (pushed, news) = pushed?;
-    Ok(AfterCommit { pushed, file: store, notifications: news })
+    let (pushed, notifications) = pushed?;
+    Ok(AfterCommit { pushed, file: store, notifications })
 }
 
 fn push_in_savepoint(

@@ -38,10 +38,10 @@ pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobRe
 
 /// Returns the record of a job; `None` if the job has no state.
 pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite::Result<Option<JobRecord>> {
-    let Some(place) = state::find_position(conn, job_no)? else {
+    let Some(position) = state::find_position(conn, job_no)? else {
         return Ok(None);
     };
-    let mut record = match place {
+    let mut record = match position {
         JobPosition::Scheduled { due, attempts, crashes } => new_record(job, State::Scheduled, due, attempts, crashes),
         JobPosition::Ready { due, attempts, crashes, .. } => new_record(job, State::Ready, due, attempts, crashes),
         JobPosition::Running { due, attempts, crashes, .. } => new_record(job, State::Running, due, attempts, crashes),
@@ -50,7 +50,7 @@ pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite:
             new_record(job, state, due, attempts, crashes)
         }
     };
-    match place {
+    match position {
         JobPosition::Running { node_no: node, fence, .. } => {
             record.fence = Some(Fence(fence.unsigned_abs()));
             record.node = find_node_id(conn, node)?;
@@ -156,10 +156,10 @@ pub(crate) fn unique_holder(conn: &Connection, queue: &str, key: &str) -> rusqli
 /// alive.
 pub(crate) fn heartbeat_reply(
     conn: &Connection,
-    board: &NodeRegistry,
+    registry: &NodeRegistry,
     node: NodeId,
 ) -> rusqlite::Result<HeartbeatReply> {
-    let mut beaten = HeartbeatReply::default();
+    let mut reply = HeartbeatReply::default();
     let mut statement = conn.prepare_cached(
         "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
            JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
@@ -168,16 +168,16 @@ pub(crate) fn heartbeat_reply(
     while let Some(row) = rows.next()? {
         let id = NodeId::from_bytes(row.get(0)?);
         if id == node {
-            beaten.held.push((read_text(row, 2)?, row.get(3)?));
-        } else if board.worker_liveness(id, row.get(1)?) != Liveness::Alive {
-            beaten.suspects.push((id, read_text(row, 2)?));
+            reply.held.push((read_text(row, 2)?, row.get(3)?));
+        } else if registry.worker_liveness(id, row.get(1)?) != Liveness::Alive {
+            reply.suspects.push((id, read_text(row, 2)?));
         }
     }
-    Ok(beaten)
+    Ok(reply)
 }
 
 /// Implements `nodes` of the store contract.
-pub(crate) fn nodes(conn: &Connection, board: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
+pub(crate) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
         "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
            FROM duly_node n ORDER BY n.joined_at, n.node_no",
@@ -185,7 +185,7 @@ pub(crate) fn nodes(conn: &Connection, board: &NodeRegistry) -> rusqlite::Result
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
         let queues = read_text(row, 4)?;
-        let takes: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
+        let profile: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
         let holds = count_held_by_queue(conn, row.get(7)?)?;
         Ok(NodeRecord {
             id,
@@ -193,10 +193,10 @@ pub(crate) fn nodes(conn: &Connection, board: &NodeRegistry) -> rusqlite::Result
             pid: read_u32(row, 3),
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
             joined: from_micros(row.get(5)?),
-            alive: board.worker_liveness(id, row.get(1)?) == Liveness::Alive,
+            alive: registry.worker_liveness(id, row.get(1)?) == Liveness::Alive,
             held: holds.values().sum(),
             held_by_queue: holds,
-            profile: NodeProfile { quiet: board.is_quiet(id, row.get(1)?), ..takes },
+            profile: NodeProfile { quiet: registry.is_quiet(id, row.get(1)?), ..profile },
             methods: Vec::new(),
         })
     })?

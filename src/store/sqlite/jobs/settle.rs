@@ -16,7 +16,7 @@ use crate::store::{AttemptEnd, outcome_index, timing_indexes};
 
 /// Records outcomes. Returns the jobs that the node no longer held.
 pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[AttemptEnd]) -> rusqlite::Result<Vec<JobId>> {
-    let (mut lost, mut put_off) = (Vec::new(), Vec::new());
+    let (mut lost, mut deferred_ends) = (Vec::new(), Vec::new());
     let mut acks = AckWriter::new(tx, node)?;
     for end in ends {
         let queue = match &end.outcome {
@@ -26,12 +26,12 @@ pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[AttemptEnd]) ->
         match queue {
             Some(queue) => {
                 count_outcome(tx, queue, end);
-                put_off.extend(deferred_until(tx, end).map(|due| (queue, end, due)));
+                deferred_ends.extend(deferred_until(tx, end).map(|due| (queue, end, due)));
             }
             None => lost.push(end.id),
         }
     }
-    deferred::add_hints(tx, &put_off)?;
+    deferred::add_hints(tx, &deferred_ends)?;
     Ok(lost)
 }
 
@@ -58,7 +58,7 @@ fn count_outcome(tx: &Tx<'_>, queue: i64, end: &AttemptEnd) {
     if let Some(timing) = end.timing {
         timing_indexes(timing.lateness, timing.duration)
             .into_iter()
-            .for_each(|place| tx.increment_counter(queue, place, 1));
+            .for_each(|index| tx.increment_counter(queue, index, 1));
     }
 }
 

@@ -57,12 +57,12 @@ pub(crate) fn find_position(conn: &Connection, job_no: i64) -> rusqlite::Result<
     if unmoved.is_some() {
         return Ok(unmoved);
     }
-    let moved = conn
+    let position = conn
         .prepare_cached("SELECT seq, due_at, attempts, crashes FROM duly_ready WHERE job_no = ?1 AND seq <> job_no")?
         .query_row([job_no], ready)
         .optional()?;
-    if moved.is_some() {
-        return Ok(moved);
+    if position.is_some() {
+        return Ok(position);
     }
     let scheduled = conn
         .prepare_cached("SELECT due_at, attempts, crashes FROM duly_scheduled WHERE job_no = ?1")?

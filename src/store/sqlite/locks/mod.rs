@@ -36,12 +36,16 @@ pub(super) struct LockHolds {
 }
 
 /// Returns whether a hold has ended. A hold that starts in the future is from before the last start of the machine.
-fn has_ended(now: Micros, from: Micros, ends: Micros, node_gone: bool) -> bool {
-    node_gone || ends <= now || from > now
+fn has_ended(now: Micros, from: Micros, expires: Micros, node_gone: bool) -> bool {
+    node_gone || expires <= now || from > now
 }
 
 /// Returns the holds of a lock, and apart from them the slots of ended ones.
-pub(super) fn read_holds(conn: &Connection, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<LockHolds> {
+pub(super) fn read_holds(
+    conn: &Connection,
+    liveness: &LivenessSnapshot<'_>,
+    name: &str,
+) -> rusqlite::Result<LockHolds> {
     let mut living = LockHolds { active: Vec::new(), expired_slots: Vec::new() };
     let mut select = conn.prepare_cached(
         "SELECT slot, owner_id, fence, extended_uptime, expires_uptime, node_id, ends_with_node
@@ -55,8 +59,8 @@ pub(super) fn read_holds(conn: &Connection, lives: &LivenessSnapshot<'_>, name: 
             fence: row.get(2)?,
             expires_uptime: row.get(4)?,
         };
-        let gone = row.get::<_, bool>(6)? && !lives.is_process_alive(NodeId::from_bytes(row.get(5)?));
-        match has_ended(lives.uptime, row.get(3)?, hold.expires_uptime, gone) {
+        let is_gone = row.get::<_, bool>(6)? && !liveness.is_process_alive(NodeId::from_bytes(row.get(5)?));
+        match has_ended(liveness.uptime, row.get(3)?, hold.expires_uptime, is_gone) {
             true => living.expired_slots.push(hold.slot),
             false => living.active.push(hold),
         }
@@ -70,8 +74,8 @@ pub(super) fn time_until_first_expiry(holds: &[LockHold], now: Micros) -> Option
 }
 
 /// Returns the holds of a lock and deletes the ended ones. Also returns whether there were any.
-fn delete_expired(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<(Vec<LockHold>, bool)> {
-    let living = read_holds(tx.conn, lives, name)?;
+fn delete_expired(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<(Vec<LockHold>, bool)> {
+    let living = read_holds(tx.conn, liveness, name)?;
     for slot in &living.expired_slots {
         tx.statement("DELETE FROM duly_lock WHERE name = ?1 AND slot = ?2")?.execute(params![name, slot])?;
     }
@@ -79,35 +83,35 @@ fn delete_expired(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str) -> rusq
 }
 
 /// Implements `lock` of the store contract.
-pub(super) fn lock(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, ask: &LockRequest) -> rusqlite::Result<LockReply> {
-    let (holds, ended) = delete_expired(tx, lives, &ask.name)?;
-    if let Some(own) = holds.iter().find(|hold| hold.owner == ask.owner) {
-        extend_lock(tx, lives, ask)?;
+pub(super) fn lock(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, request: &LockRequest) -> rusqlite::Result<LockReply> {
+    let (holds, ended) = delete_expired(tx, liveness, &request.name)?;
+    if let Some(own) = holds.iter().find(|hold| hold.owner == request.owner) {
+        extend_lock(tx, liveness, request)?;
         return Ok(acquired_reply(own.fence, own.slot));
     }
-    let standing = waiters::waiter_status(tx, lives, &ask.name, ask.owner)?;
-    if waiters::can_take_slot(ask.slots, holds.len(), standing.ahead) {
-        if standing.is_waiting {
-            waiters::remove_waiter(tx, &ask.name, ask.owner)?;
+    let status = waiters::waiter_status(tx, liveness, &request.name, request.owner)?;
+    if waiters::can_take_slot(request.slots, holds.len(), status.ahead) {
+        if status.is_waiting {
+            waiters::remove_waiter(tx, &request.name, request.owner)?;
         }
-        let (fence, slot) = acquire_slot(tx, lives, ask, &holds)?;
+        let (fence, slot) = acquire_slot(tx, liveness, request, &holds)?;
         // If several slots are free, more waiters may have their turn.
-        waiters::notify_next(tx, lives, &ask.name, holds.len() + 1)?;
+        waiters::notify_next(tx, liveness, &request.name, holds.len() + 1)?;
         return Ok(acquired_reply(fence, slot));
     }
-    if ask.wait && !standing.is_waiting {
-        waiters::add_waiter(tx, ask)?;
+    if request.wait && !status.is_waiting {
+        waiters::add_waiter(tx, request)?;
     }
-    let is_free = holds.len() < ask.slots as usize;
-    if ended || standing.removed_dead || (is_free && !ask.wait) {
+    let is_free = holds.len() < request.slots as usize;
+    if ended || status.removed_dead || (is_free && !request.wait) {
         // This request is the first to see that it is a waiter's turn. Or the first waiter missed its turn, or gave up.
-        waiters::notify_next(tx, lives, &ask.name, holds.len())?;
+        waiters::notify_next(tx, liveness, &request.name, holds.len())?;
     }
-    let ahead = u32::try_from(standing.ahead).unwrap_or(u32::MAX);
+    let ahead = u32::try_from(status.ahead).unwrap_or(u32::MAX);
     Ok(LockReply {
         hold: None,
         waiters_ahead: ahead,
-        expires_in: time_until_first_expiry(&holds, lives.uptime).filter(|_| !is_free),
+        expires_in: time_until_first_expiry(&holds, liveness.uptime).filter(|_| !is_free),
     })
 }
 
@@ -118,8 +122,8 @@ fn acquired_reply(fence: i64, slot: u32) -> LockReply {
 /// Takes the first free slot.
 fn acquire_slot(
     tx: &Tx<'_>,
-    lives: &LivenessSnapshot<'_>,
-    ask: &LockRequest,
+    liveness: &LivenessSnapshot<'_>,
+    request: &LockRequest,
     holds: &[LockHold],
 ) -> rusqlite::Result<(i64, u32)> {
     let slot = (1..).find(|slot| holds.iter().all(|hold| hold.slot != *slot)).unwrap_or(u32::MAX);
@@ -130,40 +134,44 @@ fn acquire_slot(
          VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
-        ask.name,
+        request.name,
         slot,
-        ask.owner.as_bytes(),
-        ask.node.as_bytes(),
-        ask.note,
+        request.owner.as_bytes(),
+        request.node.as_bytes(),
+        request.note,
         fence,
         tx.now,
-        lives.uptime,
-        lives.uptime + micros(ask.ttl)
+        liveness.uptime,
+        liveness.uptime + micros(request.ttl)
     ])?;
     // Expired holds that no request may ever visit again.
     tx.statement(
         "DELETE FROM duly_lock WHERE (name, slot) IN
            (SELECT name, slot FROM duly_lock WHERE expires_uptime <= ?1 LIMIT ?2)",
     )?
-    .execute(params![lives.uptime, EXPIRED_DELETE_MAX])?;
+    .execute(params![liveness.uptime, EXPIRED_DELETE_MAX])?;
     Ok((fence, slot))
 }
 
 /// Extends a hold by its `ttl` from now, if the owner has it. It ends with its node only while that node itself extends
 /// it.
-pub(super) fn extend_lock(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, ask: &LockRequest) -> rusqlite::Result<bool> {
+pub(super) fn extend_lock(
+    tx: &Tx<'_>,
+    liveness: &LivenessSnapshot<'_>,
+    request: &LockRequest,
+) -> rusqlite::Result<bool> {
     let extended = tx
         .statement(
             "UPDATE duly_lock SET extended_uptime = ?3, expires_uptime = ?4, ends_with_node = ?5 AND node_id = ?6
               WHERE name = ?1 AND owner_id = ?2 AND expires_uptime > ?3 AND extended_uptime <= ?3",
         )?
         .execute(params![
-            ask.name,
-            ask.owner.as_bytes(),
-            lives.uptime,
-            lives.uptime + micros(ask.ttl),
-            lives.is_process_alive(ask.node),
-            ask.node.as_bytes()
+            request.name,
+            request.owner.as_bytes(),
+            liveness.uptime,
+            liveness.uptime + micros(request.ttl),
+            liveness.is_process_alive(request.node),
+            request.node.as_bytes()
         ])?;
     Ok(extended > 0)
 }
@@ -171,33 +179,33 @@ pub(super) fn extend_lock(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, ask: &LockR
 /// Implements `unlock` of the store contract.
 pub(super) fn unlock(
     tx: &Tx<'_>,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     name: &str,
     owner: LockOwner,
 ) -> rusqlite::Result<bool> {
-    let (holds, _) = delete_expired(tx, lives, name)?;
+    let (holds, _) = delete_expired(tx, liveness, name)?;
     let held = tx
         .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner_id = ?2")?
         .execute(params![name, owner.as_bytes()])?;
     waiters::remove_waiter(tx, name, owner)?;
-    waiters::notify_next(tx, lives, name, holds.len() - held)?;
+    waiters::notify_next(tx, liveness, name, holds.len() - held)?;
     Ok(held > 0)
 }
 
 /// Implements `cancel_wait` of the store contract.
 pub(super) fn cancel_wait(
     tx: &Tx<'_>,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     name: &str,
     owner: LockOwner,
 ) -> rusqlite::Result<()> {
     waiters::remove_waiter(tx, name, owner)?;
-    notify_next_waiters(tx, lives, name)
+    notify_next_waiters(tx, liveness, name)
 }
 
 /// Implements `break_lock` of the store contract.
-pub(super) fn break_lock(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
-    let (holds, _) = delete_expired(tx, lives, name)?;
+pub(super) fn break_lock(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
+    let (holds, _) = delete_expired(tx, liveness, name)?;
     let broken = tx
         .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node_id, owner_id")?
         .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -206,14 +214,14 @@ pub(super) fn break_lock(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str) 
         let (node, owner) = (NodeId::from_bytes(node), LockOwner::from_bytes(owner));
         tx.notify_lock_turn(LockTurnNotice { node, lock_name: name.to_owned(), owner });
     }
-    waiters::notify_next(tx, lives, name, 0)?;
+    waiters::notify_next(tx, liveness, name, 0)?;
     Ok(holds.len() as u64)
 }
 
 /// Notifies the waiters that have their turn, after the waiters changed.
-pub(super) fn notify_next_waiters(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<()> {
-    let (holds, _) = delete_expired(tx, lives, name)?;
-    waiters::notify_next(tx, lives, name, holds.len())
+pub(super) fn notify_next_waiters(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<()> {
+    let (holds, _) = delete_expired(tx, liveness, name)?;
+    waiters::notify_next(tx, liveness, name, holds.len())
 }
 
 /// Marks the holds of a node that leaves: from now on only their time ends them.
@@ -224,15 +232,15 @@ pub(super) fn detach_from_node(tx: &Tx<'_>, node: NodeId) -> rusqlite::Result<()
 }
 
 /// Deletes holds from before the last start of the machine: their expiry has no meaning now.
-pub(super) fn delete_before_boot(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_lock WHERE extended_uptime > ?1")?.execute([lives.uptime])?;
+pub(super) fn delete_before_boot(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
+    tx.statement("DELETE FROM duly_lock WHERE extended_uptime > ?1")?.execute([liveness.uptime])?;
     Ok(())
 }
 
 /// Implements `locks` of the store contract. The cursor is slot and name of the last hold that was read.
 pub(super) fn locks(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     wall: Micros,
     name: Option<&str>,
     cursor: Option<&str>,
@@ -245,13 +253,13 @@ pub(super) fn locks(
             (name, slot.parse::<u32>().map_err(|_| wrong())?)
         }
     };
-    read_page(conn, lives, wall, name, (after_name, after_slot))
+    read_page(conn, liveness, wall, name, (after_name, after_slot))
         .map_err(|e| crate::store::sqlite::errors::from_sqlite("locks", e))
 }
 
 fn read_page(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     wall: Micros,
     only: Option<&str>,
     after: (&str, u32),
@@ -263,18 +271,18 @@ fn read_page(
           WHERE (name, slot) > (?1, ?2) AND (?3 IS NULL OR name = ?3) ORDER BY name, slot LIMIT ?4",
     )?;
     let mut rows = select.query(params![after.0, after.1, only, LOCK_PAGE_SIZE])?;
-    let (mut looked, mut last) = (0, (String::new(), 0));
+    let (mut scanned, mut last) = (0, (String::new(), 0));
     let mut waiting = (String::new(), 0);
     while let Some(row) = rows.next()? {
-        looked += 1;
+        scanned += 1;
         last = (row.get(0)?, row.get(1)?);
-        let (node, ends) = (NodeId::from_bytes(row.get(3)?), row.get(8)?);
-        let gone = row.get::<_, bool>(9)? && !lives.is_process_alive(node);
-        if has_ended(lives.uptime, row.get(7)?, ends, gone) {
+        let (node, expires) = (NodeId::from_bytes(row.get(3)?), row.get(8)?);
+        let is_gone = row.get::<_, bool>(9)? && !liveness.is_process_alive(node);
+        if has_ended(liveness.uptime, row.get(7)?, expires, is_gone) {
             continue;
         }
         if waiting.0 != last.0 || page.locks.is_empty() {
-            waiting = (last.0.clone(), waiters::count_waiting(conn, lives, &last.0)?);
+            waiting = (last.0.clone(), waiters::count_waiting(conn, liveness, &last.0)?);
         }
         page.locks.push(LockRecord {
             name: last.0.clone(),
@@ -284,11 +292,11 @@ fn read_page(
             note: row.get(4)?,
             fence: Fence(row.get::<_, i64>(5)?.unsigned_abs()),
             since: from_micros(row.get(6)?),
-            expires: from_micros(wall + (ends - lives.uptime)),
+            expires: from_micros(wall + (expires - liveness.uptime)),
             waiters: waiting.1,
         });
     }
-    page.next_cursor = (looked == LOCK_PAGE_SIZE).then(|| format!("{}.{}", last.1, last.0));
+    page.next_cursor = (scanned == LOCK_PAGE_SIZE).then(|| format!("{}.{}", last.1, last.0));
     Ok(page)
 }
 
@@ -306,7 +314,7 @@ mod tests {
 
     #[test]
     fn first_expiry_is_the_earliest_of_all_holds() {
-        let hold = |ends| LockHold { slot: 1, owner: LockOwner::fresh(), fence: 1, expires_uptime: ends };
+        let hold = |expires| LockHold { slot: 1, owner: LockOwner::fresh(), fence: 1, expires_uptime: expires };
         assert_eq!(time_until_first_expiry(&[hold(9), hold(7), hold(8)], 5), Some(Duration::from_micros(2)));
         assert_eq!(time_until_first_expiry(&[], 5), None);
     }

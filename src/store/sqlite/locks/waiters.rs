@@ -54,13 +54,13 @@ pub(crate) fn can_take_slot(slots: u32, held: usize, ahead: usize) -> bool {
 /// whatever the registry says.
 fn scan_waiters(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     name: &str,
     after: i64,
     asker: Option<LockOwner>,
     mut visit: impl FnMut(LockWaiter) -> bool,
 ) -> rusqlite::Result<WaiterScan> {
-    let mut looked = WaiterScan { dead_nodes: BTreeSet::new(), last_seq: after, more: false };
+    let mut scan = WaiterScan { dead_nodes: BTreeSet::new(), last_seq: after, more: false };
     let mut select = conn.prepare_cached(
         "SELECT seq, owner_id, node_id, slots
            FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
@@ -68,46 +68,46 @@ fn scan_waiters(
     let mut rows = select.query(params![name, after, LOCK_WAITERS_CHECKED_MAX])?;
     let mut count = 0;
     while let Some(row) = rows.next()? {
-        let place = LockWaiter {
+        let waiter = LockWaiter {
             seq: row.get(0)?,
             owner: LockOwner::from_bytes(row.get(1)?),
             node: NodeId::from_bytes(row.get(2)?),
             slots: row.get(3)?,
         };
         count += 1;
-        looked.last_seq = place.seq;
-        if Some(place.owner) != asker && !lives.is_peer_alive(place.node) {
-            looked.dead_nodes.insert(place.node);
-        } else if !visit(place) {
-            return Ok(looked);
+        scan.last_seq = waiter.seq;
+        if Some(waiter.owner) != asker && !liveness.is_peer_alive(waiter.node) {
+            scan.dead_nodes.insert(waiter.node);
+        } else if !visit(waiter) {
+            return Ok(scan);
         }
     }
-    looked.more = count == LOCK_WAITERS_CHECKED_MAX;
-    Ok(looked)
+    scan.more = count == LOCK_WAITERS_CHECKED_MAX;
+    Ok(scan)
 }
 
-/// Visits as [`look`] does, and deletes waiters of dead nodes. Returns the last read, and whether it deleted any.
+/// Visits as [`scan_waiters`] does, and deletes waiters of dead nodes. Returns the last read, and whether it deleted any.
 fn scan_and_delete_dead(
     tx: &Tx<'_>,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     name: &str,
     asker: Option<LockOwner>,
     mut visit: impl FnMut(LockWaiter) -> bool,
 ) -> rusqlite::Result<(WaiterScan, bool)> {
     let mut shortened = false;
-    let mut looked = scan_waiters(tx.conn, lives, name, 0, asker, &mut visit)?;
+    let mut scan = scan_waiters(tx.conn, liveness, name, 0, asker, &mut visit)?;
     for _ in 1..SCAN_BATCHES_MAX {
-        let again = looked.more && !looked.dead_nodes.is_empty();
-        shortened |= !looked.dead_nodes.is_empty();
-        for node in std::mem::take(&mut looked.dead_nodes) {
+        let again = scan.more && !scan.dead_nodes.is_empty();
+        shortened |= !scan.dead_nodes.is_empty();
+        for node in std::mem::take(&mut scan.dead_nodes) {
             delete_waiters_of_node(tx, name, node, asker)?;
         }
         if !again {
             break;
         }
-        looked = scan_waiters(tx.conn, lives, name, looked.last_seq, asker, &mut visit)?;
+        scan = scan_waiters(tx.conn, liveness, name, scan.last_seq, asker, &mut visit)?;
     }
-    Ok((looked, shortened))
+    Ok((scan, shortened))
 }
 
 /// Deletes the waiters of a dead node.
@@ -123,36 +123,42 @@ fn delete_waiters_of_node(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<
 /// Returns the position of an owner among the waiters of a lock.
 pub(crate) fn waiter_status(
     tx: &Tx<'_>,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     name: &str,
     owner: LockOwner,
 ) -> rusqlite::Result<WaiterStatus> {
-    let (mut stands, mut ahead) = (false, 0);
-    let (looked, shortened) = scan_and_delete_dead(tx, lives, name, Some(owner), |place| {
-        stands = place.owner == owner;
-        ahead += usize::from(!stands);
-        !stands
+    let (mut is_waiting, mut ahead) = (false, 0);
+    let (scan, shortened) = scan_and_delete_dead(tx, liveness, name, Some(owner), |waiter| {
+        is_waiting = waiter.owner == owner;
+        ahead += usize::from(!is_waiting);
+        !is_waiting
     })?;
-    if looked.more {
+    if scan.more {
         // Far behind: the waiters in between are counted without checking their nodes.
-        let own: Option<i64> = tx
+        let own_seq: Option<i64> = tx
             .statement("SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
             .query_row(params![name, owner.as_bytes()], |row| row.get(0))
             .optional()?;
         let between: usize = tx
             .statement("SELECT count(*) FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 AND seq < ?3")?
-            .query_row(params![name, looked.last_seq, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
-        (stands, ahead) = (own.is_some(), ahead + between);
+            .query_row(params![name, scan.last_seq, own_seq.unwrap_or(i64::MAX)], |row| row.get(0))?;
+        (is_waiting, ahead) = (own_seq.is_some(), ahead + between);
     }
-    Ok(WaiterStatus { is_waiting: stands, ahead, removed_dead: shortened })
+    Ok(WaiterStatus { is_waiting, ahead, removed_dead: shortened })
 }
 
 /// Adds a waiter at the end.
-pub(crate) fn add_waiter(tx: &Tx<'_>, ask: &LockRequest) -> rusqlite::Result<()> {
+pub(crate) fn add_waiter(tx: &Tx<'_>, request: &LockRequest) -> rusqlite::Result<()> {
     tx.statement(
         "INSERT INTO duly_lock_waiter (lock_name, seq, owner_id, node_id, slots) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
-    .execute(params![ask.name, tx.next_number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
+    .execute(params![
+        request.name,
+        tx.next_number()?,
+        request.owner.as_bytes(),
+        request.node.as_bytes(),
+        request.slots
+    ])?;
     Ok(())
 }
 
@@ -164,38 +170,43 @@ pub(crate) fn remove_waiter(tx: &Tx<'_>, name: &str, owner: LockOwner) -> rusqli
 }
 
 /// Notifies, after the commit, the waiters that may take the free slots while `held` slots are taken.
-pub(crate) fn notify_next(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str, held: usize) -> rusqlite::Result<()> {
+pub(crate) fn notify_next(
+    tx: &Tx<'_>,
+    liveness: &LivenessSnapshot<'_>,
+    name: &str,
+    held: usize,
+) -> rusqlite::Result<()> {
     let mut ahead = 0;
-    let call = |place: LockWaiter| {
-        if !can_take_slot(place.slots, held, ahead) {
+    let call = |waiter: LockWaiter| {
+        if !can_take_slot(waiter.slots, held, ahead) {
             return false;
         }
         ahead += 1;
-        tx.notify_lock_turn(LockTurnNotice { node: place.node, lock_name: name.to_owned(), owner: place.owner });
+        tx.notify_lock_turn(LockTurnNotice { node: waiter.node, lock_name: name.to_owned(), owner: waiter.owner });
         true
     };
-    scan_and_delete_dead(tx, lives, name, None, call).map(drop)
+    scan_and_delete_dead(tx, liveness, name, None, call).map(drop)
 }
 
 /// Removes all waiters of a node, and notifies the next ones.
-pub(crate) fn withdraw(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, node: NodeId) -> rusqlite::Result<()> {
+pub(crate) fn withdraw(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, node: NodeId) -> rusqlite::Result<()> {
     let names: Vec<String> = tx
         .statement("DELETE FROM duly_lock_waiter WHERE node_id = ?1 RETURNING lock_name")?
         .query_map([node.as_bytes()], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for name in names.into_iter().collect::<BTreeSet<_>>() {
-        locks::notify_next_waiters(tx, lives, &name)?;
+        locks::notify_next_waiters(tx, liveness, &name)?;
     }
     Ok(())
 }
 
 /// Deletes waiters of dead nodes that no other operation visited.
-pub(crate) fn delete_dead_waiters(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
+pub(crate) fn delete_dead_waiters(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
     let nodes: Vec<[u8; 16]> = tx
         .statement("SELECT DISTINCT node_id FROM duly_lock_waiter")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    for node in nodes.into_iter().filter(|node| !lives.is_process_alive(NodeId::from_bytes(*node))) {
+    for node in nodes.into_iter().filter(|node| !liveness.is_process_alive(NodeId::from_bytes(*node))) {
         tx.statement(
             "DELETE FROM duly_lock_waiter WHERE (lock_name, seq) IN
                (SELECT lock_name, seq FROM duly_lock_waiter WHERE node_id = ?1 LIMIT ?2)",
@@ -208,39 +219,39 @@ pub(crate) fn delete_dead_waiters(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>) -> 
 /// Returns the state of the locks that a peer waits for, and the locks with waiters of dead nodes.
 pub(crate) fn lock_turns(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
-    guest: &PeerInfo,
+    liveness: &LivenessSnapshot<'_>,
+    peer: &PeerInfo,
 ) -> rusqlite::Result<(Vec<LockTurn>, Vec<String>)> {
     let (mut turns, mut stale) = (Vec::new(), Vec::new());
-    for name in guest.waited_locks.iter().take(LOCK_WAITS_MAX) {
+    for name in peer.waited_locks.iter().take(LOCK_WAITS_MAX) {
         let mut first = None;
-        let looked = scan_waiters(conn, lives, name, 0, None, |place| {
-            first = Some(place);
+        let scan = scan_waiters(conn, liveness, name, 0, None, |waiter| {
+            first = Some(waiter);
             false
         })?;
-        if !looked.dead_nodes.is_empty() {
+        if !scan.dead_nodes.is_empty() {
             stale.push(name.clone());
         }
         let Some(first) = first else {
             continue;
         };
-        let held = locks::read_holds(conn, lives, name)?.active;
-        let ends = match can_take_slot(first.slots, held.len(), 0) {
+        let held = locks::read_holds(conn, liveness, name)?.active;
+        let expires_in = match can_take_slot(first.slots, held.len(), 0) {
             true => Duration::ZERO,
-            false => locks::time_until_first_expiry(&held, lives.uptime).unwrap_or_default(),
+            false => locks::time_until_first_expiry(&held, liveness.uptime).unwrap_or_default(),
         };
-        let owner = (first.node == guest.node).then_some(first.owner);
-        turns.push(LockTurn { name: name.clone(), first_waiter: owner, expires_in: ends });
+        let owner = (first.node == peer.node).then_some(first.owner);
+        turns.push(LockTurn { name: name.clone(), first_waiter: owner, expires_in });
     }
     Ok((turns, stale))
 }
 
 /// Returns the owners that should be waiting and are not.
-pub(crate) fn find_lost_waiters(conn: &Connection, guest: &PeerInfo) -> rusqlite::Result<Vec<LockOwner>> {
+pub(crate) fn find_lost_waiters(conn: &Connection, peer: &PeerInfo) -> rusqlite::Result<Vec<LockOwner>> {
     let mut find =
         conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2)")?;
     let mut lost = Vec::new();
-    for (name, owner) in guest.waiters.iter().take(LOCK_WAITS_MAX) {
+    for (name, owner) in peer.waiters.iter().take(LOCK_WAITS_MAX) {
         if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
             lost.push(*owner);
         }
@@ -249,13 +260,13 @@ pub(crate) fn find_lost_waiters(conn: &Connection, guest: &PeerInfo) -> rusqlite
 }
 
 /// Returns the number of waiters that have a current lease.
-pub(crate) fn count_waiting(conn: &Connection, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
+pub(crate) fn count_waiting(conn: &Connection, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
     let mut select =
         conn.prepare_cached("SELECT node_id, count(*) FROM duly_lock_waiter WHERE lock_name = ?1 GROUP BY node_id")?;
     let mut rows = select.query([name])?;
     let mut waiting = 0;
     while let Some(row) = rows.next()? {
-        if lives.is_peer_alive(NodeId::from_bytes(row.get(0)?)) {
+        if liveness.is_peer_alive(NodeId::from_bytes(row.get(0)?)) {
             waiting += row.get::<_, u64>(1)?;
         }
     }

@@ -15,11 +15,11 @@ pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
         return store.writer.run_outside_transaction("backup", move |conn| vacuum_into(conn, &to)).await;
     };
     let run = move || -> Result<()> {
-        let told = |e| errors::from_sqlite("backup", e);
+        let to_error = |e| errors::from_sqlite("backup", e);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut conn = Connection::open_with_flags(&path, flags).map_err(told)?;
-        conn.busy_handler(Some(file::wait_while_busy)).map_err(told)?;
-        vacuum_into(&conn, &to).map_err(told)
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(to_error)?;
+        conn.busy_handler(Some(file::wait_while_busy)).map_err(to_error)?;
+        vacuum_into(&conn, &to).map_err(to_error)
     };
     let ran = tokio::task::spawn_blocking(run).await;
     ran.map_err(|e| Error::store("backup", format!("the copy did not finish: {e}")))?

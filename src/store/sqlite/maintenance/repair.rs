@@ -122,7 +122,7 @@ fn repair_positions(tx: &Tx<'_>) -> rusqlite::Result<()> {
          WHERE (queue_no, priority) <> (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_ready.job_no)
          RETURNING job_no, due_at, attempts, crashes";
     let homeless = format!(
-        "{POSITIONS_CTE} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM placed)"
+        "{POSITIONS_CTE} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM positions)"
     );
     for sql in [misplaced, &homeless] {
         let found: Vec<(i64, i64, u32, u32)> = tx

@@ -137,7 +137,7 @@ mod tests {
             "SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL
                FROM duly_meta WHERE name = 'format'",
         );
-        let table = table.expect("answers");
+        let table = table.expect("reads");
         assert_eq!(table.columns[..3], ["name", "value", "id"]);
         let id = "00112233-4455-6677-8899-aabbccddeeff";
         assert_eq!(table.rows, [vec!["format".into(), "1".into(), id.into(), "0a".into(), 1.5.into(), Value::Null]]);

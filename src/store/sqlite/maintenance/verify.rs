@@ -12,11 +12,11 @@ use crate::store::sqlite::{Sqlite, errors, file};
 use crate::store::{Invariant, VIOLATIONS_MAX, VerifyReport};
 
 /// The states of jobs, one row for each.
-pub(crate) const POSITIONS_CTE: &str = "WITH place (job_no, at) AS (
+pub(crate) const POSITIONS_CTE: &str = "WITH position (job_no, at) AS (
     SELECT job_no, 'scheduled' FROM duly_scheduled UNION ALL SELECT job_no, 'ready' FROM duly_ready
     UNION ALL SELECT job_no, 'running' FROM duly_running
     UNION ALL SELECT job_no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
-  placed (job_no, times, at) AS (SELECT job_no, count(*), group_concat(at, ', ') FROM place GROUP BY job_no) ";
+  positions (job_no, times, at) AS (SELECT job_no, count(*), group_concat(at, ', ') FROM position GROUP BY job_no) ";
 
 /// Jobs that have not ended, and so hold their unique key.
 pub(crate) const UNFINISHED_CTE: &str = "WITH unfinished (job_no) AS (
@@ -30,14 +30,14 @@ const INVARIANT_QUERIES: &[InvariantQuery] = &[
     (
         Invariant::OneState,
         "must be in exactly one state, but is in:",
-        "PLACES SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN placed p ON p.job_no = j.job_no
+        "POSITIONS SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN positions p ON p.job_no = j.job_no
            LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE p.job_no IS NULL OR p.times > 1",
     ),
     (
         Invariant::HasRecord,
         "state without a job:",
-        "PLACES SELECT NULL, NULL, p.at || ', number ' || p.job_no
-           FROM placed p WHERE p.job_no NOT IN (SELECT job_no FROM duly_job)",
+        "POSITIONS SELECT NULL, NULL, p.at || ', number ' || p.job_no
+           FROM positions p WHERE p.job_no NOT IN (SELECT job_no FROM duly_job)",
     ),
     (
         Invariant::HasRecord,
@@ -203,14 +203,14 @@ pub(crate) async fn verify(store: &Sqlite) -> Result<VerifyReport> {
     let Some(path) = store.path.clone() else {
         return store.writer.run_outside_transaction("verify", verify_snapshot).await;
     };
-    let look = move || -> Result<VerifyReport> {
+    let verify = move || -> Result<VerifyReport> {
         let conn = file::connect_read_only(&path)?;
-        let told = |e| errors::from_sqlite("verify", e);
-        let snapshot = conn.unchecked_transaction().map_err(told)?;
-        verify_snapshot(&snapshot).map_err(told)
+        let to_error = |e| errors::from_sqlite("verify", e);
+        let snapshot = conn.unchecked_transaction().map_err(to_error)?;
+        verify_snapshot(&snapshot).map_err(to_error)
     };
-    let looked = tokio::task::spawn_blocking(look).await;
-    looked.map_err(|e| Error::store("verify", format!("the check did not finish: {e}")))?
+    let result = tokio::task::spawn_blocking(verify).await;
+    result.map_err(|e| Error::store("verify", format!("the check did not finish: {e}")))?
 }
 
 /// Checks all invariants on one snapshot. If SQLite cannot read the file, that is the result.
@@ -240,7 +240,7 @@ fn check_invariants(conn: &Connection, verified: &mut VerifyReport) -> rusqlite:
         return Ok(());
     }
     for (rule, what, question) in INVARIANT_QUERIES {
-        let sql = question.replacen("PLACES ", POSITIONS_CTE, 1).replacen("UNFINISHED ", UNFINISHED_CTE, 1);
+        let sql = question.replacen("POSITIONS ", POSITIONS_CTE, 1).replacen("UNFINISHED ", UNFINISHED_CTE, 1);
         let sql = sql.replacen("WORDS ", job_index::EXPECTED_TERMS_CTE, 1);
         let mut statement = conn.prepare(&format!("{sql} LIMIT {VIOLATIONS_MAX}"))?;
         let mut rows = statement.query([])?;
@@ -270,11 +270,11 @@ pub(crate) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>
         .query_map([], |row| row.get(0))?
         .collect()
     };
-    let known = Connection::open_in_memory()?;
-    known.execute_batch(file::SCHEMA)?;
-    let (known, there) = (columns(&known)?, columns(conn)?);
+    let expected = Connection::open_in_memory()?;
+    expected.execute_batch(file::SCHEMA)?;
+    let (expected, there) = (columns(&expected)?, columns(conn)?);
     let name = |column: &String| column.split(' ').next().unwrap_or_default().to_owned();
-    Ok(known
+    Ok(expected
         .difference(&there)
         .map(|column| format!("the column {} is missing or has another type", name(column)))
         .collect())
@@ -285,8 +285,8 @@ fn check_file(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::Resul
     let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let said = read_text(row, 0)?;
-        for line in said.lines().filter(|line| *line != "ok" && !line.starts_with("***")) {
+        let message = read_text(row, 0)?;
+        for line in message.lines().filter(|line| *line != "ok" && !line.starts_with("***")) {
             verified.damaged |= is_page_damage(line);
             verified.add_violation(Invariant::FileIntegrity, None, None, line);
         }
@@ -341,18 +341,18 @@ fn check_counts(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::Res
             conn.query_row(&format!("SELECT {from} = ?1"), [queue_no], |row| row.get(0))
         };
         for (at, (state, from)) in (2..).zip(STATE_TABLES) {
-            let (told, real) = (read_integer(row, at), counted(&format!("count(*) FROM {from} queue_no"))?);
-            if told != real {
-                let what = format!("{told} jobs are counted as {state}, but there are {real}");
-                verified.add_violation(Invariant::Counts, Some(name.clone()), None, what);
+            let (counted_jobs, real) = (read_integer(row, at), counted(&format!("count(*) FROM {from} queue_no"))?);
+            if counted_jobs != real {
+                let details = format!("{counted_jobs} jobs are counted as {state}, but there are {real}");
+                verified.add_violation(Invariant::Counts, Some(name.clone()), None, details);
             }
         }
         let unfinished = "coalesce(sum(octet_length(args)), 0) FROM duly_job
              WHERE job_no NOT IN (SELECT job_no FROM duly_ended) AND queue_no";
-        let (told, real) = (read_integer(row, 7), counted(unfinished)?);
-        if told != real {
-            let what = format!("{told} bytes of unfinished args are counted, but there are {real}");
-            verified.add_violation(Invariant::Counts, Some(name), None, what);
+        let (counted_bytes, real) = (read_integer(row, 7), counted(unfinished)?);
+        if counted_bytes != real {
+            let details = format!("{counted_bytes} bytes of unfinished args are counted, but there are {real}");
+            verified.add_violation(Invariant::Counts, Some(name), None, details);
         }
     }
     Ok(())

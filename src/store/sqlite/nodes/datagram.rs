@@ -77,10 +77,10 @@ impl Datagram {
 }
 
 /// Sends a datagram to the socket at this path. Fails if no process listens there, or if its buffer is full.
-pub(crate) fn send(letter: &Datagram, socket: &Path) -> io::Result<()> {
+pub(crate) fn send(datagram: &Datagram, socket: &Path) -> io::Result<()> {
     let from = UnixDatagram::unbound()?;
     from.set_nonblocking(true)?;
-    with_short_path(socket, |path| from.send_to(&letter.to_bytes(), path)).map(drop)
+    with_short_path(socket, |path| from.send_to(&datagram.to_bytes(), path)).map(drop)
 }
 
 /// Creates a socket at this path and replaces an old one.
@@ -121,8 +121,8 @@ mod tests {
             let turn = Datagram::LockTurn { name: name.clone(), owner: LockOwner::from_bytes(owner) };
             let ended = Datagram::Completed(vec![JobId::from_bytes(owner); DATAGRAM_IDS_MAX]);
             prop_assert!(ended.to_bytes().len() <= DATAGRAM_BYTES_MAX);
-            for letter in [Datagram::Wake(name), turn, ended, Datagram::NewMessage, Datagram::Gap] {
-                prop_assert_eq!(Datagram::parse(&letter.to_bytes()), Some(letter));
+            for datagram in [Datagram::Wake(name), turn, ended, Datagram::NewMessage, Datagram::Gap] {
+                prop_assert_eq!(Datagram::parse(&datagram.to_bytes()), Some(datagram));
             }
         }
     }

@@ -29,66 +29,70 @@ const WAKES_MAX: usize = 1_024;
 
 /// Subscribes a local node to wakes: from its own process by channel, from other processes by datagram, and from the
 /// kernel if another process ends.
-pub(crate) fn subscribe_wakes(board: &Arc<NodeRegistry>, node: NodeId) -> io::Result<mpsc::Receiver<Wake>> {
-    let ears = board.subscriptions(node).ok_or_else(|| io::Error::other("the node has not sent a heartbeat yet"))?;
+pub(crate) fn subscribe_wakes(registry: &Arc<NodeRegistry>, node: NodeId) -> io::Result<mpsc::Receiver<Wake>> {
+    let subscriptions =
+        registry.subscriptions(node).ok_or_else(|| io::Error::other("the node has not sent a heartbeat yet"))?;
     let (wakes, receiver) = mpsc::channel(WAKES_MAX);
-    ears.subscribe_wakes(wakes);
-    start_listener(board, node)?;
+    subscriptions.subscribe_wakes(wakes);
+    start_listener(registry, node)?;
     Ok(receiver)
 }
 
 /// Starts the listener of a node, unless it is running.
-pub(crate) fn start_listener(board: &Arc<NodeRegistry>, node: NodeId) -> io::Result<()> {
-    let (Some(slot), Some(ears)) = (board.slot_of(node), board.subscriptions(node)) else {
+pub(crate) fn start_listener(registry: &Arc<NodeRegistry>, node: NodeId) -> io::Result<()> {
+    let (Some(slot), Some(subscriptions)) = (registry.slot_of(node), registry.subscriptions(node)) else {
         return Ok(());
     };
-    if !board.is_shared() || !ears.try_begin_listening() {
+    if !registry.is_shared() || !subscriptions.try_begin_listening() {
         return Ok(());
     }
     let spawn = || {
-        let socket = datagram::bind(&board.socket_path(slot))?;
-        let (board, ears) = (board.clone(), ears.clone());
-        std::thread::Builder::new().name("duly-listen".into()).spawn(move || run_listener(&board, &socket, &ears))
+        let socket = datagram::bind(&registry.socket_path(slot))?;
+        let (registry, subscriptions) = (registry.clone(), subscriptions.clone());
+        std::thread::Builder::new()
+            .name("duly-listen".into())
+            .spawn(move || run_listener(&registry, &socket, &subscriptions))
     };
-    spawn().map(drop).inspect_err(|_| ears.end_listening())
+    spawn().map(drop).inspect_err(|_| subscriptions.end_listening())
 }
 
 /// Waits for notifications and delivers them, until the node has no subscription.
-fn run_listener(board: &NodeRegistry, socket: &UnixDatagram, ears: &NodeSubscriptions) {
-    let mut peers = ProcessWatch::default();
+fn run_listener(registry: &NodeRegistry, socket: &UnixDatagram, subscriptions: &NodeSubscriptions) {
+    let mut processes = ProcessWatch::default();
     let mut reading: Option<MessageReader> = None;
-    let mut letter = [0; DATAGRAM_BYTES_MAX];
+    let mut buffer = [0; DATAGRAM_BYTES_MAX];
     let mut at_most = POLL_INTERVAL;
-    while !ears.end_listening_if_unused() {
-        peers.watch_new(board);
-        if peers.wait_for_exit(socket, at_most) {
-            board.slots().clear_dead();
-            ears.wake(Wake::Heartbeat);
+    while !subscriptions.end_listening_if_unused() {
+        processes.watch_new(registry);
+        if processes.wait_for_exit(socket, at_most) {
+            registry.slots().clear_dead();
+            subscriptions.wake(Wake::Heartbeat);
             // The locks of the ended process are free, and its waiters are gone.
-            ears.notify(Notification::CheckTurns);
+            subscriptions.notify(Notification::CheckTurns);
         }
-        let (mut letters, mut ends) = (0, false);
-        while let Ok(len) = socket.recv(&mut letter) {
-            let letter = Datagram::parse(&letter[..len]);
-            (letters, ends) = (letters + 1, ends || matches!(letter, Some(Datagram::Completed(_))));
-            dispatch(letter, ears);
+        let (mut datagrams, mut has_completions) = (0, false);
+        while let Ok(len) = socket.recv(&mut buffer) {
+            let datagram = Datagram::parse(&buffer[..len]);
+            (datagrams, has_completions) =
+                (datagrams + 1, has_completions || matches!(datagram, Some(Datagram::Completed(_))));
+            dispatch(datagram, subscriptions);
         }
-        if ends && letters >= OVERFLOW_DATAGRAMS_MIN {
-            ears.notify(Notification::Completed(Vec::new()));
+        if has_completions && datagrams >= OVERFLOW_DATAGRAMS_MIN {
+            subscriptions.notify(Notification::Completed(Vec::new()));
         }
         // Must run after the datagrams: a sender that found the socket full has put its message on the bus before.
-        reading = ears.take_message_reader().or(reading).filter(|_| ears.is_subscribed_to_messages());
-        let more = reading.as_mut().is_some_and(|reading| reading.deliver_new(ears));
+        reading = subscriptions.take_message_reader().or(reading).filter(|_| subscriptions.is_subscribed_to_messages());
+        let more = reading.as_mut().is_some_and(|reading| reading.deliver_new(subscriptions));
         at_most = if more { BACKLOG_POLL_INTERVAL } else { POLL_INTERVAL };
     }
 }
 
-fn dispatch(letter: Option<Datagram>, ears: &NodeSubscriptions) {
-    let _ = match letter {
-        Some(Datagram::Wake(queue)) => ears.wake(Wake::Queue(queue)),
-        Some(Datagram::LockTurn { name, owner }) => ears.notify(Notification::LockTurn { name, owner }),
-        Some(Datagram::Completed(ids)) => ears.notify(Notification::Completed(ids)),
-        Some(Datagram::Gap) => ears.notify(Notification::Gap),
+fn dispatch(datagram: Option<Datagram>, subscriptions: &NodeSubscriptions) {
+    let _ = match datagram {
+        Some(Datagram::Wake(queue)) => subscriptions.wake(Wake::Queue(queue)),
+        Some(Datagram::LockTurn { name, owner }) => subscriptions.notify(Notification::LockTurn { name, owner }),
+        Some(Datagram::Completed(ids)) => subscriptions.notify(Notification::Completed(ids)),
+        Some(Datagram::Gap) => subscriptions.notify(Notification::Gap),
         // The bus is read after every datagram.
         Some(Datagram::NewMessage) | None => false,
     };

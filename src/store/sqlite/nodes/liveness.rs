@@ -20,10 +20,10 @@ pub(crate) struct LivenessSnapshot<'b> {
 }
 
 impl<'b> LivenessSnapshot<'b> {
-    pub(crate) fn new(board: &'b NodeRegistry) -> Self {
+    pub(crate) fn new(registry: &'b NodeRegistry) -> Self {
         LivenessSnapshot {
-            registry: board,
-            uptime: board.uptime(),
+            registry,
+            uptime: registry.uptime(),
             slots: RefCell::default(),
             unlocked_slots: RefCell::default(),
         }

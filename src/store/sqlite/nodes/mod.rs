@@ -17,26 +17,26 @@ use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
 use crate::store::sqlite::tx::Tx;
 
 /// Takes back the jobs of the suspect in this queue, if its lease is lost.
-pub(super) fn take_back(tx: &Tx<'_>, board: &NodeRegistry, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
-    let known = tx
+pub(super) fn take_back(tx: &Tx<'_>, registry: &NodeRegistry, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
+    let found = tx
         .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
         .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    match known {
-        Some((node_no, slot)) if board.can_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
+    match found {
+        Some((node_no, slot)) if registry.can_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
         _ => Ok(0),
     }
 }
 
 /// Returns the number of a node. A node without a row is registered again with its slot.
-pub(super) fn ensure_node(tx: &Tx<'_>, board: &NodeRegistry, id: NodeId) -> rusqlite::Result<i64> {
-    let known = tx
+pub(super) fn ensure_node(tx: &Tx<'_>, registry: &NodeRegistry, id: NodeId) -> rusqlite::Result<i64> {
+    let found = tx
         .statement("SELECT node_no FROM duly_node WHERE id = ?1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
-    match known {
+    match found {
         Some(node_no) => Ok(node_no),
-        None => register_node(tx, id, board.slot_of(id).unwrap_or(registry::NODES_MAX), "", None),
+        None => register_node(tx, id, registry.slot_of(id).unwrap_or(registry::NODES_MAX), "", None),
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn register_node(
     id: NodeId,
     slot: usize,
     queues: &str,
-    takes: Option<&str>,
+    profile: Option<&str>,
 ) -> rusqlite::Result<i64> {
     let (host, pid) = (crate::node::host_name(), std::process::id());
     tx.statement(
@@ -53,11 +53,11 @@ pub(super) fn register_node(
          ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, profile = excluded.profile
          RETURNING node_no",
     )?
-    .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, takes], |row| row.get(0))
+    .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, profile], |row| row.get(0))
 }
 
 /// Deletes the rows of dead nodes that hold no job.
-pub(super) fn delete_dead_nodes(tx: &Tx<'_>, board: &NodeRegistry) -> rusqlite::Result<()> {
+pub(super) fn delete_dead_nodes(tx: &Tx<'_>, registry: &NodeRegistry) -> rusqlite::Result<()> {
     let idle: Vec<(i64, [u8; 16], usize)> = tx
         .statement(
             "SELECT node_no, id, slot FROM duly_node WHERE NOT EXISTS
@@ -66,7 +66,7 @@ pub(super) fn delete_dead_nodes(tx: &Tx<'_>, board: &NodeRegistry) -> rusqlite::
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (node_no, id, slot) in idle {
-        if board.worker_liveness(NodeId::from_bytes(id), slot) == Liveness::Dead {
+        if registry.worker_liveness(NodeId::from_bytes(id), slot) == Liveness::Dead {
             tx.statement("DELETE FROM duly_node WHERE node_no = ?1")?.execute([node_no])?;
         }
     }
@@ -74,14 +74,14 @@ pub(super) fn delete_dead_nodes(tx: &Tx<'_>, board: &NodeRegistry) -> rusqlite::
 }
 
 /// Merges workers and peers into one list: a node that is both has one entry.
-pub(super) fn merge_peers(mut workers: Vec<NodeRecord>, guests: Vec<NodeRecord>) -> Vec<NodeRecord> {
-    for guest in guests {
-        match workers.iter_mut().find(|worker| worker.id == guest.id) {
+pub(super) fn merge_peers(mut workers: Vec<NodeRecord>, peers: Vec<NodeRecord>) -> Vec<NodeRecord> {
+    for peer in peers {
+        match workers.iter_mut().find(|worker| worker.id == peer.id) {
             Some(both) => {
-                both.alive |= guest.alive;
-                both.methods = guest.methods;
+                both.alive |= peer.alive;
+                both.methods = peer.methods;
             }
-            None => workers.push(guest),
+            None => workers.push(peer),
         }
     }
     workers.sort_by_key(|node| node.joined);

@@ -28,14 +28,14 @@ pub(crate) struct ProcessWatch {
 
 impl ProcessWatch {
     /// Starts to watch nodes that are new in the registry.
-    pub(crate) fn watch_new(&mut self, board: &NodeRegistry) {
-        let slots = board.occupied_slots();
+    pub(crate) fn watch_new(&mut self, registry: &NodeRegistry) {
+        let slots = registry.occupied_slots();
         self.registered = slots.iter().map(|slot| slot.id).collect();
         self.exited.retain(|id| self.registered.contains(id));
-        let own = std::process::id();
+        let own_pid = std::process::id();
         for slot in slots {
-            let known = self.watched.contains_key(&slot.id) || self.exited.contains(&slot.id);
-            if slot.pid != own && !known && self.watched.len() < WATCHED_PROCESSES_MAX {
+            let is_known = self.watched.contains_key(&slot.id) || self.exited.contains(&slot.id);
+            if slot.pid != own_pid && !is_known && self.watched.len() < WATCHED_PROCESSES_MAX {
                 self.watched.extend(open(slot.pid).map(|process| (slot.id, process)));
             }
         }
@@ -48,8 +48,8 @@ impl ProcessWatch {
         fds.extend(self.watched.values().map(|process| PollFd::new(process, PollFlags::IN)));
         let timeout = Timespec { tv_sec: at_most.as_secs().cast_signed(), tv_nsec: at_most.subsec_nanos().into() };
         let polled = poll(&mut fds, Some(&timeout)).unwrap_or(0);
-        let told = fds[1..].iter().zip(ids).filter(|(fd, _)| polled > 0 && !fd.revents().is_empty());
-        let ended: Vec<NodeId> = told.map(|(_, id)| id).collect();
+        let exited = fds[1..].iter().zip(ids).filter(|(fd, _)| polled > 0 && !fd.revents().is_empty());
+        let ended: Vec<NodeId> = exited.map(|(_, id)| id).collect();
         // Nodes that left the registry are dropped only after the poll: another process may have swept a dead node
         // already.
         self.watched.retain(|id, _| !ended.contains(id) && self.registered.contains(id));
@@ -78,29 +78,29 @@ mod tests {
     use crate::store::sqlite::nodes::slots::{PID_OFFSET, SLOT_BYTES};
 
     /// Adds a node with this process id to the registry.
-    fn register_process(board: &NodeRegistry, pid: u32) {
+    fn register_process(registry: &NodeRegistry, pid: u32) {
         let mut slot = [0; SLOT_BYTES];
         slot[..16].copy_from_slice(NodeId::fresh().as_bytes());
         slot[PID_OFFSET..PID_OFFSET + 4].copy_from_slice(&pid.to_le_bytes());
-        board.slots().write(0, 0, &slot).expect("writes");
+        registry.slots().write(0, 0, &slot).expect("writes");
     }
 
     #[test]
     fn unregistered_process_is_no_longer_watched() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
-        let board = NodeRegistry::in_memory(Clock::system());
-        let (socket, mut peers) = (UnixDatagram::unbound().expect("a socket"), ProcessWatch::default());
+        let registry = NodeRegistry::in_memory(Clock::system());
+        let (socket, mut processes) = (UnixDatagram::unbound().expect("a socket"), ProcessWatch::default());
         for _ in 0..3 {
-            register_process(&board, other.id());
-            peers.watch_new(&board);
-            assert!(!peers.wait_for_exit(&socket, Duration::ZERO), "it lives");
-            assert_eq!(peers.watched.len(), 1, "only the last node in the slot is watched");
+            register_process(&registry, other.id());
+            processes.watch_new(&registry);
+            assert!(!processes.wait_for_exit(&socket, Duration::ZERO), "it is alive");
+            assert_eq!(processes.watched.len(), 1, "only the last node in the slot is watched");
         }
         // The process dies, and another process has swept its node from the registry before this one reads it.
-        board.slots().write(0, 0, &[0; SLOT_BYTES]).expect("writes");
+        registry.slots().write(0, 0, &[0; SLOT_BYTES]).expect("writes");
         other.kill().and_then(|()| other.wait()).expect("ends");
-        peers.watch_new(&board);
-        assert!(peers.wait_for_exit(&socket, Duration::ZERO), "its end is reported");
-        assert!(peers.watched.is_empty());
+        processes.watch_new(&registry);
+        assert!(processes.wait_for_exit(&socket, Duration::ZERO), "its end is reported");
+        assert!(processes.watched.is_empty());
     }
 }

@@ -151,8 +151,8 @@ impl NodeRegistry {
 
     /// Makes a node a peer if it is none: a lock holder must be in the registry.
     pub(crate) fn ensure_announced(&self, id: NodeId, lease: Duration) -> io::Result<()> {
-        let known = self.local_nodes().iter().any(|l| l.id == id && l.is_peer);
-        if known { Ok(()) } else { self.announce(id, lease).map(drop) }
+        let is_peer = self.local_nodes().iter().any(|l| l.id == id && l.is_peer);
+        if is_peer { Ok(()) } else { self.announce(id, lease).map(drop) }
     }
 
     /// Removes a peer. Its slot is released, unless it is also a worker.
@@ -187,15 +187,15 @@ impl NodeRegistry {
     }
 
     fn ensure_slot<'l>(&self, locals: &'l mut Vec<LocalNode>, id: NodeId) -> io::Result<&'l mut LocalNode> {
-        let at = match locals.iter().position(|l| l.id == id) {
-            Some(at) => at,
+        let index = match locals.iter().position(|l| l.id == id) {
+            Some(index) => index,
             None => {
                 let (slot, lock) = self.slots.lock_free_slot()?;
                 let mut bytes = [0; SLOT_BYTES];
                 bytes[..16].copy_from_slice(id.as_bytes());
                 bytes[PID_OFFSET..PID_OFFSET + 4].copy_from_slice(&std::process::id().to_le_bytes());
                 self.slots.write(slot, 0, &bytes)?;
-                let (idle, watches, ears) = (HashSet::new(), HashSet::new(), Arc::default());
+                let (idle, watches, subscriptions) = (HashSet::new(), HashSet::new(), Arc::default());
                 locals.push(LocalNode {
                     id,
                     slot,
@@ -206,19 +206,19 @@ impl NodeRegistry {
                     idle_queues: idle,
                     subscription_flags: 0,
                     watched_queues: watches,
-                    subscriptions: ears,
+                    subscriptions,
                 });
                 locals.len() - 1
             }
         };
-        Ok(&mut locals[at])
+        Ok(&mut locals[index])
     }
 
-    fn write_heartbeat(&self, slot: usize, at: usize, lease: Duration) -> io::Result<()> {
+    fn write_heartbeat(&self, slot: usize, offset: usize, lease: Duration) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.uptime().to_le_bytes());
         bytes[8..].copy_from_slice(&micros(lease).to_le_bytes());
-        self.slots.write(slot, at, &bytes)
+        self.slots.write(slot, offset, &bytes)
     }
 
     fn record_heartbeat(&self, lease: Duration) {
@@ -258,10 +258,10 @@ impl NodeRegistry {
     }
 
     /// Returns the liveness of a node that holds its lock, by one of its heartbeats.
-    pub(crate) fn liveness_from(&self, beat: SlotHeartbeat) -> Liveness {
-        match self.uptime() - beat.last_uptime > beat.lease {
+    pub(crate) fn liveness_from(&self, heartbeat: SlotHeartbeat) -> Liveness {
+        match self.uptime() - heartbeat.last_uptime > heartbeat.lease {
             // The node has left this role, or never had it.
-            _ if beat.lease == 0 => Liveness::Dead,
+            _ if heartbeat.lease == 0 => Liveness::Dead,
             true => Liveness::LeaseExpired,
             false => Liveness::Alive,
         }
@@ -382,17 +382,17 @@ impl NodeRegistry {
     }
 
     /// Notifies a local node. Returns whether it is subscribed; `None` if it is not local.
-    pub(crate) fn notify(&self, id: NodeId, heard: Notification) -> Option<bool> {
-        self.local_nodes().iter().find(|l| l.id == id).map(|local| local.subscriptions.notify(heard))
+    pub(crate) fn notify(&self, id: NodeId, notification: Notification) -> Option<bool> {
+        self.local_nodes().iter().find(|l| l.id == id).map(|local| local.subscriptions.notify(notification))
     }
 
     /// Broadcasts to the subscribed local nodes. Returns how many there are.
-    pub(crate) fn notify_broadcast(&self, heard: &Notification) -> u64 {
+    pub(crate) fn notify_broadcast(&self, notification: &Notification) -> u64 {
         let locals = self.local_nodes();
         locals
             .iter()
             .filter(|local| {
-                local.subscriptions.is_subscribed_to_broadcasts() && local.subscriptions.notify(heard.clone())
+                local.subscriptions.is_subscribed_to_broadcasts() && local.subscriptions.notify(notification.clone())
             })
             .count() as u64
     }
@@ -405,7 +405,7 @@ impl NodeRegistry {
             Some(id) => s.subscribed && s.id == id,
             None => s.broadcasts,
         });
-        slots.map(|s| s.index).filter(|no| !own.contains(no) && !self.slots.is_unlocked(*no)).collect()
+        slots.map(|s| s.index).filter(|slot| !own.contains(slot) && !self.slots.is_unlocked(*slot)).collect()
     }
 
     /// Returns the directory that the processes share, if there is one.

@@ -83,8 +83,8 @@ impl SlotTable {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             Err(_) => {}
         }
-        let board = open_shared_file(&dir.join("registry"))?;
-        Ok(SlotTable::Shared { dir, file: board })
+        let file = open_shared_file(&dir.join("registry"))?;
+        Ok(SlotTable::Shared { dir, file })
     }
 
     /// Creates slots for this process only.
@@ -109,26 +109,26 @@ impl SlotTable {
     pub(crate) fn read_occupied(&self) -> io::Result<Vec<NodeSlot>> {
         let bytes = match self {
             SlotTable::InMemory(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
-            SlotTable::Shared { file: board, .. } => {
-                let len = usize::try_from(board.metadata()?.len()).unwrap_or(0);
+            SlotTable::Shared { file, .. } => {
+                let len = usize::try_from(file.metadata()?.len()).unwrap_or(0);
                 let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
-                let read = board.read_at(&mut bytes, 0)?;
+                let read = file.read_at(&mut bytes, 0)?;
                 bytes.truncate(read);
                 bytes
             }
         };
-        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse_slot(no, slot)).collect())
+        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(index, slot)| parse_slot(index, slot)).collect())
     }
 
-    pub(crate) fn write(&self, slot: usize, at: usize, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&self, slot: usize, offset: usize, bytes: &[u8]) -> io::Result<()> {
         match self {
-            SlotTable::Shared { file: board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),
+            SlotTable::Shared { file, .. } => file.write_all_at(bytes, (slot * SLOT_BYTES + offset) as u64),
             SlotTable::InMemory(slots) => {
                 let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
                 if slots.len() <= slot {
                     slots.resize(slot + 1, [0; SLOT_BYTES]);
                 }
-                slots[slot][at..at + bytes.len()].copy_from_slice(bytes);
+                slots[slot][offset..offset + bytes.len()].copy_from_slice(bytes);
                 Ok(())
             }
         }
@@ -195,14 +195,15 @@ impl SlotTable {
     }
 }
 
-fn parse_slot(no: usize, bytes: &[u8]) -> Option<NodeSlot> {
-    let long = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-    let short = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
-    let beat =
-        |at: usize| Some(SlotHeartbeat { last_uptime: long(at)?.cast_signed(), lease: long(at + 8)?.cast_signed() });
+fn parse_slot(index: usize, bytes: &[u8]) -> Option<NodeSlot> {
+    let long = |offset: usize| bytes.get(offset..offset + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let short = |offset: usize| bytes.get(offset..offset + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let heartbeat = |offset: usize| {
+        Some(SlotHeartbeat { last_uptime: long(offset)?.cast_signed(), lease: long(offset + 8)?.cast_signed() })
+    };
     let id: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
     (id != [0; 16]).then_some(NodeSlot {
-        index: no,
+        index,
         id: NodeId::from_bytes(id),
         pid: short(PID_OFFSET)?,
         idle_bits: long(IDLE_OFFSET)?,
@@ -210,8 +211,8 @@ fn parse_slot(no: usize, bytes: &[u8]) -> Option<NodeSlot> {
         broadcasts: short(FLAGS_OFFSET)? & FLAG_BROADCASTS != 0,
         quiet: short(FLAGS_OFFSET)? & FLAG_QUIET != 0,
         watch_bits: short(FLAGS_OFFSET)? >> WATCH_BITS_SHIFT,
-        worker_heartbeat: beat(WORKER_HEARTBEAT_OFFSET)?,
-        peer_heartbeat: beat(PEER_HEARTBEAT_OFFSET)?,
+        worker_heartbeat: heartbeat(WORKER_HEARTBEAT_OFFSET)?,
+        peer_heartbeat: heartbeat(PEER_HEARTBEAT_OFFSET)?,
     })
 }
 

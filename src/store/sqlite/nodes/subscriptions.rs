@@ -38,13 +38,13 @@ impl NodeSubscriptions {
     /// Starts to deliver notifications. `reading` adds messages of other processes; `None` keeps an earlier one.
     pub(crate) fn subscribe_messages(
         &self,
-        hears: mpsc::Sender<Notification>,
+        sender: mpsc::Sender<Notification>,
         all: bool,
         reading: Option<MessageReader>,
     ) {
         let mut inner = self.inner();
         inner.broadcasts = all;
-        inner.notifications = Some(hears);
+        inner.notifications = Some(sender);
         if reading.is_some() {
             inner.message_reader = reading;
         }
@@ -57,7 +57,7 @@ impl NodeSubscriptions {
     }
 
     pub(crate) fn is_subscribed_to_messages(&self) -> bool {
-        self.inner().notifications.as_ref().is_some_and(|hears| !hears.is_closed())
+        self.inner().notifications.as_ref().is_some_and(|sender| !sender.is_closed())
     }
 
     pub(crate) fn is_subscribed_to_broadcasts(&self) -> bool {
@@ -66,7 +66,7 @@ impl NodeSubscriptions {
 
     /// Returns how many notifications fit before one is dropped.
     pub(crate) fn remaining_room(&self) -> usize {
-        self.inner().notifications.as_ref().map_or(0, |hears| hears.capacity().saturating_sub(1))
+        self.inner().notifications.as_ref().map_or(0, |sender| sender.capacity().saturating_sub(1))
     }
 
     pub(crate) fn take_message_reader(&self) -> Option<MessageReader> {
@@ -86,15 +86,15 @@ impl NodeSubscriptions {
 
     /// Delivers a notification. Returns whether the node is subscribed, even if the notification was dropped for lack
     /// of room.
-    pub(crate) fn notify(&self, heard: Notification) -> bool {
+    pub(crate) fn notify(&self, notification: Notification) -> bool {
         let inner = self.inner();
-        let Some(hears) = inner.notifications.as_ref().filter(|hears| !hears.is_closed()) else {
+        let Some(sender) = inner.notifications.as_ref().filter(|sender| !sender.is_closed()) else {
             return false;
         };
-        match hears.capacity() {
+        match sender.capacity() {
             0 => {}
-            1 => drop(hears.try_send(Notification::Gap)),
-            _ => drop(hears.try_send(heard)),
+            1 => drop(sender.try_send(Notification::Gap)),
+            _ => drop(sender.try_send(notification)),
         }
         true
     }
@@ -112,8 +112,8 @@ impl NodeSubscriptions {
     pub(crate) fn end_listening_if_unused(&self) -> bool {
         let mut inner = self.inner();
         let waking = inner.wakes.as_ref().is_some_and(|wakes| !wakes.is_closed());
-        let hearing = inner.notifications.as_ref().is_some_and(|hears| !hears.is_closed());
-        inner.has_listener = waking || hearing;
+        let is_listening = inner.notifications.as_ref().is_some_and(|sender| !sender.is_closed());
+        inner.has_listener = waking || is_listening;
         !inner.has_listener
     }
 
@@ -128,30 +128,30 @@ mod tests {
 
     #[test]
     fn overflowing_notifications_are_replaced_by_one_gap() {
-        let (hears, mut heard) = mpsc::channel(4);
-        let ears = NodeSubscriptions::default();
-        assert!(!ears.notify(Notification::Gap), "not subscribed");
-        ears.subscribe_messages(hears, true, None);
+        let (sender, mut notifications) = mpsc::channel(4);
+        let subscriptions = NodeSubscriptions::default();
+        assert!(!subscriptions.notify(Notification::Gap), "not subscribed");
+        subscriptions.subscribe_messages(sender, true, None);
         for i in 0..9 {
-            assert!(ears.notify(Notification::Message(vec![i])));
+            assert!(subscriptions.notify(Notification::Message(vec![i])));
         }
-        let all: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| notifications.try_recv().ok()).collect();
         let message = |i| Notification::Message(vec![i]);
         assert_eq!(all, [message(0), message(1), message(2), Notification::Gap]);
-        assert!(ears.notify(message(9)));
-        assert_eq!(heard.try_recv(), Ok(message(9)));
+        assert!(subscriptions.notify(message(9)));
+        assert_eq!(notifications.try_recv(), Ok(message(9)));
     }
 
     #[test]
     fn listener_ends_when_both_receivers_are_dropped() {
-        let ears = NodeSubscriptions::default();
-        let ((wakes, woken), (hears, heard)) = (mpsc::channel(1), mpsc::channel(1));
-        ears.subscribe_wakes(wakes);
-        ears.subscribe_messages(hears, true, None);
-        assert!(ears.try_begin_listening() && !ears.try_begin_listening());
+        let subscriptions = NodeSubscriptions::default();
+        let ((wakes, woken), (sender, notifications)) = (mpsc::channel(1), mpsc::channel(1));
+        subscriptions.subscribe_wakes(wakes);
+        subscriptions.subscribe_messages(sender, true, None);
+        assert!(subscriptions.try_begin_listening() && !subscriptions.try_begin_listening());
         drop(woken);
-        assert!(!ears.end_listening_if_unused());
-        drop(heard);
-        assert!(ears.end_listening_if_unused() && ears.try_begin_listening());
+        assert!(!subscriptions.end_listening_if_unused());
+        drop(notifications);
+        assert!(subscriptions.end_listening_if_unused() && subscriptions.try_begin_listening());
     }
 }

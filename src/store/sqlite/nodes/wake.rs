@@ -39,27 +39,27 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(board: Arc<NodeRegistry>) -> Self {
-        Notifier { registry: board }
+    pub(crate) fn new(registry: Arc<NodeRegistry>) -> Self {
+        Notifier { registry }
     }
 
     /// Wakes an idle node for each queue, preferably a local one, or all idle nodes. Also notifies lock waiters and
     /// completions.
-    pub(crate) fn deliver(&self, news: PendingNotifications) {
-        for queue in &news.wake_all {
+    pub(crate) fn deliver(&self, notifications: PendingNotifications) {
+        for queue in &notifications.wake_all {
             self.registry.wake_all_local(queue);
             self.external_idle_slots(queue).into_iter().for_each(|slot| drop(self.send_wake(slot, queue)));
         }
-        for queue in news.wake_one {
+        for queue in notifications.wake_one {
             if !self.registry.wake_one_local(&queue) {
                 // The first node that receives it is enough. The socket of a dead node refuses.
                 let _ = self.external_idle_slots(&queue).into_iter().any(|slot| self.send_wake(slot, &queue).is_ok());
             }
         }
-        for called in news.lock_turns {
-            self.notify_lock_turn(called);
+        for turn in notifications.lock_turns {
+            self.notify_lock_turn(turn);
         }
-        for (queue, ids) in news.completed {
+        for (queue, ids) in notifications.completed {
             self.notify_completed(&queue, &ids);
         }
     }

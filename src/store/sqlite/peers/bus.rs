@@ -44,14 +44,14 @@ impl MessageBus {
     {
         let gone = || Error::store(name, "the store was closed");
         let _room = self.permits.acquire().await.map_err(|_| gone())?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let work = move |file: &mut BusFile| {
             let ran = errors::catch_panic(|| file.with(&mut run)).flatten();
             let _ = reply.send(ran.map(|value| (value, file.inode())).map_err(|e| errors::from_sqlite(name, e)));
         };
         let inbox = self.tasks.as_ref().ok_or_else(gone)?;
         inbox.send(Box::new(work)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        result.await.map_err(|_| gone())?
     }
 }
 

@@ -65,9 +65,9 @@ impl BusFile {
                 none => Ok(none.insert(open_in_memory()?)),
             };
         };
-        let stands = read_inode(path);
+        let inode = read_inode(path);
         let open = match self.open.take() {
-            Some(open) if Some(open.inode) == stands && damaged.is_none() => open,
+            Some(open) if Some(open.inode) == inode && damaged.is_none() => open,
             _ => open_or_create(path, damaged)?,
         };
         Ok(self.open.insert(open))
@@ -91,8 +91,8 @@ fn is_corruption(error: &rusqlite::Error) -> bool {
 /// this at a time, so that none removes a file that another starts to use.
 fn open_or_create(path: &Path, damaged: Option<u64>) -> rusqlite::Result<OpenBus> {
     let _turn = lock_for_opening(&path.with_extension("lock")).map_err(to_sqlite_error)?;
-    let stands = read_inode(path);
-    if stands.is_some() && stands != damaged {
+    let inode = read_inode(path);
+    if inode.is_some() && inode != damaged {
         match connect(path).and_then(|conn| is_from_this_boot(&conn).map(|ours| ours.then_some(conn))) {
             Ok(Some(conn)) => return Ok(OpenBus { conn, inode: read_inode(path).unwrap_or(0) }),
             Err(error) if !is_corruption(&error) => return Err(error),
@@ -155,8 +155,8 @@ fn read_inode(path: &Path) -> Option<u64> {
 /// Waits for the lock that serialises opening. The lock ends with the returned file.
 fn lock_for_opening(path: &Path) -> io::Result<File> {
     let lock = open_shared_file(path)?;
-    let steps = OPEN_LOCK_TIMEOUT.as_millis() / OPEN_LOCK_RETRY_DELAY.as_millis();
-    for _ in 0..steps {
+    let retries = OPEN_LOCK_TIMEOUT.as_millis() / OPEN_LOCK_RETRY_DELAY.as_millis();
+    for _ in 0..retries {
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => std::thread::sleep(OPEN_LOCK_RETRY_DELAY),

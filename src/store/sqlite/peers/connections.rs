@@ -19,20 +19,20 @@ const CONNECTION_DELETE_BATCHES_MAX: usize = 1_000;
 /// Stores the methods of a peer if they changed. A new peer also deletes dead ones.
 pub(crate) fn register_peer(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     now: Micros,
     node: NodeId,
     methods: &str,
 ) -> rusqlite::Result<()> {
-    let known: Option<String> = conn
+    let registered: Option<String> = conn
         .prepare_cached("SELECT methods FROM duly_peer WHERE node_id = ?1")?
         .query_row([node.as_bytes()], |row| row.get(0))
         .optional()?;
-    if known.as_deref() == Some(methods) {
+    if registered.as_deref() == Some(methods) {
         return Ok(());
     }
-    if known.is_none() {
-        delete_dead_peers(conn, lives)?;
+    if registered.is_none() {
+        delete_dead_peers(conn, liveness)?;
     }
     conn.prepare_cached(
         "INSERT INTO duly_peer (node_id, host, pid, joined_at, methods) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -59,10 +59,10 @@ pub(crate) fn unregister_peer(conn: &Connection, node: NodeId) -> rusqlite::Resu
 }
 
 /// Deletes dead peers. A peer with many connections takes several calls.
-fn delete_dead_peers(conn: &Connection, lives: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
-    for guest in read_peers(conn)?.into_iter().filter(|guest| lives.peer_liveness(guest.id) == Liveness::Dead) {
-        if delete_connections(conn, guest.id)? < CONNECTION_DELETE_MAX {
-            conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([guest.id.as_bytes()])?;
+fn delete_dead_peers(conn: &Connection, liveness: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
+    for peer in read_peers(conn)?.into_iter().filter(|peer| liveness.peer_liveness(peer.id) == Liveness::Dead) {
+        if delete_connections(conn, peer.id)? < CONNECTION_DELETE_MAX {
+            conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([peer.id.as_bytes()])?;
         }
     }
     Ok(())
@@ -116,15 +116,15 @@ pub(crate) fn set_connections(
 }
 
 /// Adds connections of a node, unless another living peer has taken them since.
-pub(crate) fn keep_connections(
+pub(crate) fn refresh_connections(
     conn: &Connection,
-    lives: &LivenessSnapshot<'_>,
+    liveness: &LivenessSnapshot<'_>,
     node: NodeId,
     held: &[String],
 ) -> rusqlite::Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     for name in held {
-        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.is_peer_alive(holder));
+        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && liveness.is_peer_alive(holder));
         if !other {
             tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
                 .execute(params![name, node.as_bytes()])?;

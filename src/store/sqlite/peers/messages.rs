@@ -104,18 +104,18 @@ impl MessageReader {
     }
 
     /// Delivers new messages for this node while there is room. Returns whether there may be more.
-    pub(crate) fn deliver_new(&mut self, ears: &NodeSubscriptions) -> bool {
+    pub(crate) fn deliver_new(&mut self, subscriptions: &NodeSubscriptions) -> bool {
         for _ in 0..READ_BATCHES_MAX {
-            let max = READ_BATCH_MAX.min(ears.remaining_room());
+            let max = READ_BATCH_MAX.min(subscriptions.remaining_room());
             if max == 0 {
                 return true;
             }
-            match self.deliver_batch(max, ears) {
+            match self.deliver_batch(max, subscriptions) {
                 Ok(read) if read == max => {}
                 Ok(_) => return false,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read the bus file");
-                    ears.notify(Notification::Gap);
+                    subscriptions.notify(Notification::Gap);
                     return false;
                 }
             }
@@ -123,23 +123,23 @@ impl MessageReader {
         true
     }
 
-    fn deliver_batch(&mut self, max: usize, ears: &NodeSubscriptions) -> rusqlite::Result<usize> {
+    fn deliver_batch(&mut self, max: usize, subscriptions: &NodeSubscriptions) -> rusqlite::Result<usize> {
         let mut rows = self.read_batch(max)?;
         if self.file.inode() != self.inode {
             // The file was replaced: old messages may be lost, and all messages in this file are new.
             (self.inode, self.last_message_no) = (self.file.inode(), 0);
-            ears.notify(Notification::Gap);
+            subscriptions.notify(Notification::Gap);
             rows = self.read_batch(max)?;
         }
         let read = rows.len();
         if rows.first().is_some_and(|(message_no, _)| *message_no > self.last_message_no + 1) {
             // Some messages were deleted before they were read.
-            ears.notify(Notification::Gap);
+            subscriptions.notify(Notification::Gap);
         }
         for (message_no, body) in rows {
             self.last_message_no = message_no;
             if let Some(body) = body {
-                ears.notify(Notification::Message(body));
+                subscriptions.notify(Notification::Message(body));
             }
         }
         Ok(read)
@@ -178,14 +178,14 @@ mod tests {
     impl BusFixture {
         fn new(room: usize) -> Self {
             let dir = tempfile::tempdir().expect("a directory");
-            let (hears, heard) = mpsc::channel(room);
-            let (file, ears) = (BusFile::in_dir(Some(dir.path())), NodeSubscriptions::default());
-            ears.subscribe_messages(hears, true, None);
-            BusFixture { dir, file, subscriptions: ears, notifications: heard }
+            let (sender, notifications) = mpsc::channel(room);
+            let (file, subscriptions) = (BusFile::in_dir(Some(dir.path())), NodeSubscriptions::default());
+            subscriptions.subscribe_messages(sender, true, None);
+            BusFixture { dir, file, subscriptions, notifications }
         }
 
         fn new_reader(&mut self, node: NodeId, own: NodeId) -> MessageReader {
-            let last = self.file.with(read_last_message_no).expect("looks");
+            let last = self.file.with(read_last_message_no).expect("reads");
             MessageReader::starting_after(last, self.file.inode(), self.dir.path(), node, true, own)
         }
 
@@ -251,9 +251,9 @@ mod tests {
             test.insert(100 * SECOND_MICROS, None, other, 2);
         }
         assert!(!reading.deliver_new(&test.subscriptions));
-        let heard = test.take_notifications();
+        let notifications = test.take_notifications();
         assert_eq!(
-            (heard.len() as i64, &heard[..2]),
+            (notifications.len() as i64, &notifications[..2]),
             (INSERTS_PER_DELETE + 1, &[Notification::Gap, message_of(2)][..])
         );
     }

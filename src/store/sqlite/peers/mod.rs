@@ -39,10 +39,10 @@ pub(super) struct SqlitePeers {
 }
 
 impl SqlitePeers {
-    pub(super) fn new(board: Arc<NodeRegistry>) -> Result<Self> {
-        let bus = MessageBus::start(board.dir())?;
+    pub(super) fn new(registry: Arc<NodeRegistry>) -> Result<Self> {
+        let bus = MessageBus::start(registry.dir())?;
         Ok(SqlitePeers {
-            registry: board,
+            registry,
             bus,
             sender_id: NodeId::fresh(),
             pending_subscriptions: Mutex::default(),
@@ -53,58 +53,59 @@ impl SqlitePeers {
     /// Subscribes a local node to messages, from its next announcement on.
     pub(super) fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
         let mut awaited = self.pending_subscriptions();
-        awaited.retain(|_, (hears, _)| !hears.is_closed());
+        awaited.retain(|_, (sender, _)| !sender.is_closed());
         if awaited.len() >= NODES_MAX {
             return Err(Error::store(
-                "hear",
+                "subscribe_messages",
                 format!("{NODES_MAX} nodes are subscribed already, and none of them has announced itself"),
             ));
         }
-        let (hears, heard) = mpsc::channel(NOTIFICATIONS_MAX);
-        awaited.insert(node, (hears, all));
-        Ok(heard)
+        let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
+        awaited.insert(node, (sender, all));
+        Ok(notifications)
     }
 
     /// Records a peer's heartbeat and its methods. Returns whether it was the first.
-    pub(super) async fn announce(&self, guest: &PeerInfo, now: Micros) -> Result<bool> {
-        let told = |e: std::io::Error| Error::store("attend", format!("cannot use a slot in the node registry: {e}"));
+    pub(super) async fn announce(&self, peer: &PeerInfo, now: Micros) -> Result<bool> {
+        let to_error =
+            |e: std::io::Error| Error::store("announce", format!("cannot use a slot in the node registry: {e}"));
         // Runs before anything that may wait: a slow disk must not end the lease.
-        let first = self.registry.announce(guest.node, guest.lease).map_err(told)?;
-        self.start_subscription(guest.node).await?;
-        if guest.listen_only && self.discoverable().remove(&guest.node) {
-            let node = guest.node;
-            self.bus.run("attend", move |conn| connections::delete_peer(conn, node)).await?;
+        let first = self.registry.announce(peer.node, peer.lease).map_err(to_error)?;
+        self.start_subscription(peer.node).await?;
+        if peer.listen_only && self.discoverable().remove(&peer.node) {
+            let node = peer.node;
+            self.bus.run("announce", move |conn| connections::delete_peer(conn, node)).await?;
         }
-        if !guest.listen_only {
-            self.discoverable().insert(guest.node);
-            let (board, node, methods) = (self.registry.clone(), guest.node, guest.methods.join("\n"));
+        if !peer.listen_only {
+            self.discoverable().insert(peer.node);
+            let (registry, node, methods) = (self.registry.clone(), peer.node, peer.methods.join("\n"));
             let register = move |conn: &rusqlite::Connection| {
-                connections::register_peer(conn, &LivenessSnapshot::new(&board), now, node, &methods)
+                connections::register_peer(conn, &LivenessSnapshot::new(&registry), now, node, &methods)
             };
-            self.bus.run("attend", register).await?;
+            self.bus.run("announce", register).await?;
         }
         Ok(first)
     }
 
     async fn start_subscription(&self, node: NodeId) -> Result<()> {
-        let Some((hears, all)) = self.pending_subscriptions().get(&node).cloned() else {
+        let Some((sender, all)) = self.pending_subscriptions().get(&node).cloned() else {
             return Ok(());
         };
-        let (Some(slot), Some(ears)) = (self.registry.slot_of(node), self.registry.subscriptions(node)) else {
+        let (Some(slot), Some(subscriptions)) = (self.registry.slot_of(node), self.registry.subscriptions(node)) else {
             return Ok(());
         };
         let reading = match self.registry.dir() {
             // Reading starts after the last message before the subscription: none is missed, and none is older.
             Some(dir) => {
-                let (last, inode) = self.bus.run("attend", messages::read_last_message_no).await?;
+                let (last, inode) = self.bus.run("announce", messages::read_last_message_no).await?;
                 Some(MessageReader::starting_after(last, inode, dir, node, all, self.sender_id))
             }
             None => None,
         };
-        ears.subscribe_messages(hears, all, reading);
+        subscriptions.subscribe_messages(sender, all, reading);
         let listening =
             listener::start_listener(&self.registry, node).and_then(|()| self.registry.set_subscribed(slot, all));
-        listening.map_err(|e| Error::store("attend", format!("cannot listen for notifications: {e}")))?;
+        listening.map_err(|e| Error::store("announce", format!("cannot listen for notifications: {e}")))?;
         self.pending_subscriptions().remove(&node);
         Ok(())
     }
@@ -113,16 +114,16 @@ impl SqlitePeers {
     pub(super) async fn withdraw(&self, node: NodeId) -> Result<()> {
         self.pending_subscriptions().remove(&node);
         self.discoverable().remove(&node);
-        self.registry.withdraw(node).map_err(|e| Error::store("depart", e.to_string()))?;
-        self.bus.run("depart", move |conn| connections::unregister_peer(conn, node)).await.map(drop)
+        self.registry.withdraw(node).map_err(|e| Error::store("withdraw", e.to_string()))?;
+        self.bus.run("withdraw", move |conn| connections::unregister_peer(conn, node)).await.map(drop)
     }
 
     /// Sends a message: to local nodes by channel, to others over the bus.
     pub(super) async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
-        let heard = Notification::Message(message.to_vec());
+        let notification = Notification::Message(message.to_vec());
         let (only, here) = match to {
-            Recipient::All => (None, self.registry.notify_broadcast(&heard)),
-            Recipient::Node(id) => match self.registry.notify(id, heard) {
+            Recipient::All => (None, self.registry.notify_broadcast(&notification)),
+            Recipient::Node(id) => match self.registry.notify(id, notification) {
                 Some(listens) => return Ok(u64::from(listens)),
                 None => (Some(id), 0),
             },
@@ -130,21 +131,21 @@ impl SqlitePeers {
         if !self.registry.is_shared() {
             return Ok(here);
         }
-        let (board, sender, body) = (self.registry.clone(), self.sender_id, message.to_vec());
+        let (registry, sender, body) = (self.registry.clone(), self.sender_id, message.to_vec());
         let put = move |conn: &rusqlite::Connection| {
-            let hearing = board.external_subscriber_slots(only);
-            if !hearing.is_empty() {
+            let slots = registry.external_subscriber_slots(only);
+            if !slots.is_empty() {
                 messages::insert_message(
                     conn,
-                    board.uptime(),
+                    registry.uptime(),
                     &BusMessage { recipient: only, sender_id: sender, body: &body },
                 )?;
             }
-            for slot in &hearing {
+            for slot in &slots {
                 // A node with a full socket reads the bus soon anyway.
-                let _ = datagram::send(&Datagram::NewMessage, &board.socket_path(*slot));
+                let _ = datagram::send(&Datagram::NewMessage, &registry.socket_path(*slot));
             }
-            Ok(hearing.len() as u64)
+            Ok(slots.len() as u64)
         };
         let (elsewhere, _) = self.bus.run("send", put).await?;
         Ok(here + elsewhere)
@@ -169,40 +170,40 @@ impl SqlitePeers {
                 format!("must not be more than {CONNECTIONS_BATCH_MAX} at a time"),
             ));
         }
-        let (board, held) = (self.registry.clone(), held.to_vec());
+        let (registry, held) = (self.registry.clone(), held.to_vec());
         let keep = move |conn: &rusqlite::Connection| {
-            connections::keep_connections(conn, &LivenessSnapshot::new(&board), node, &held)
+            connections::refresh_connections(conn, &LivenessSnapshot::new(&registry), node, &held)
         };
-        self.bus.run("keep_connections", keep).await.map(drop)
+        self.bus.run("refresh_connections", keep).await.map(drop)
     }
 
     pub(super) async fn connection(&self, name: &str) -> Result<Option<NodeId>> {
-        let (board, name) = (self.registry.clone(), name.to_owned());
-        let look = move |conn: &rusqlite::Connection| {
+        let (registry, name) = (self.registry.clone(), name.to_owned());
+        let read = move |conn: &rusqlite::Connection| {
             let holder = connections::connection(conn, &name)?;
-            Ok(holder.filter(|node| LivenessSnapshot::new(&board).is_peer_alive(*node)))
+            Ok(holder.filter(|node| LivenessSnapshot::new(&registry).is_peer_alive(*node)))
         };
-        self.bus.run("connection", look).await.map(|(node, _)| node)
+        self.bus.run("connection_holder", read).await.map(|(node, _)| node)
     }
 
     pub(super) async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
-        let guests = self.peers("answering").await?;
-        let able = guests.into_iter().filter(|guest| guest.alive && guest.methods.iter().any(|name| name == method));
-        Ok(able.map(|guest| guest.id).collect())
+        let peers = self.peers("peers_with_method").await?;
+        let able = peers.into_iter().filter(|peer| peer.alive && peer.methods.iter().any(|name| name == method));
+        Ok(able.map(|peer| peer.id).collect())
     }
 
     /// Returns the peers that others can find and that exist.
     pub(super) async fn peers(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
-        let board = self.registry.clone();
-        let look = move |conn: &rusqlite::Connection| {
-            let (lives, mut guests) = (LivenessSnapshot::new(&board), connections::read_peers(conn)?);
-            guests.retain(|guest| lives.is_process_alive(guest.id));
-            for guest in &mut guests {
-                guest.alive = lives.is_peer_alive(guest.id);
+        let registry = self.registry.clone();
+        let read = move |conn: &rusqlite::Connection| {
+            let (liveness, mut peers) = (LivenessSnapshot::new(&registry), connections::read_peers(conn)?);
+            peers.retain(|peer| liveness.is_process_alive(peer.id));
+            for peer in &mut peers {
+                peer.alive = liveness.is_peer_alive(peer.id);
             }
-            Ok(guests)
+            Ok(peers)
         };
-        self.bus.run(op, look).await.map(|(guests, _)| guests)
+        self.bus.run(op, read).await.map(|(peers, _)| peers)
     }
 
     fn discoverable(&self) -> MutexGuard<'_, HashSet<NodeId>> {

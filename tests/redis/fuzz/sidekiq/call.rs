@@ -1,5 +1,5 @@
-//! Arguments for each script on Sidekiq's keys, as a client might send them that knows this state, or knew it a while ago;
-//! and what its answer promises.
+//! Arguments for each script on Sidekiq's keys, as a client would send them that knows this state or an earlier one;
+//! and the promises of its reply.
 
 use fastrand::Rng;
 
@@ -15,51 +15,61 @@ pub struct Call {
     script: String,
     pub keys: Vec<String>,
     pub args: Vec<Bytes>,
-    /// How many entries it brings along.
-    brings: usize,
-    /// Of each outcome, in their order: how many entries it ends.
+    /// The names of the single arguments, in order.
+    names: Vec<String>,
+    /// Number of new entries.
+    added: usize,
+    /// Per outcome, in order: the number of entries it ends.
     ends: Vec<usize>,
 }
 
-/// What a client knows and chance decides.
+/// A client's knowledge and source of randomness.
 struct Client<'c> {
     rng: &'c mut Rng,
     state: &'c State,
     nodes: &'c [String],
     now: i64,
+    script: &'c Script,
     keys: Vec<String>,
     args: Args,
-    brings: usize,
+    added: usize,
     ends: Vec<usize>,
 }
 
 impl Call {
-    /// A call of this script. A script that nobody here knows how to call fails the test.
+    /// Builds a call of this script. A script without a case here fails the test.
     pub fn random(rng: &mut Rng, script: &Script, state: &State, nodes: &[String], now: i64) -> Call {
         let (keys, args) = (script.keys.clone(), Args::default());
-        let mut client = Client { rng, state, nodes, now, keys, args, brings: 0, ends: Vec::new() };
+        let mut client = Client { rng, state, nodes, now, script, keys, args, added: 0, ends: Vec::new() };
         client.args.number(now);
         match script.name.as_str() {
             "push" => client.push(),
             "claim" => client.claim(),
             "promote" => client.promote(),
-            "discard" => client.discard(),
+            "bury_unreadable" => client.bury_unreadable(),
             "settle" => client.settle(),
-            "shift" => client.shift(),
-            "move_in" => client.move_in(),
+            "move_entries" => client.move_entries(),
+            "transfer_in" => client.transfer_in(),
             "prune" => client.prune(),
-            "process" => client.process(),
+            "announce_process" => client.announce_process(),
             "take_back" => client.take_back(),
-            "step_back" => {
+            "leave_idle" => {
                 let node = client.node();
                 client.args.add(CHANNEL).add(node).end();
             }
             "counts" => {}
-            other => panic!("a script that the fuzz does not know how to call: {other}"),
+            other => panic!("a script without a case in the fuzz test: {other}"),
         }
-        let Client { keys, args, brings, ends, .. } = client;
+        let Client { keys, args, added, ends, .. } = client;
         assert!(keys.iter().all(|key| !key.is_empty()), "every key of {} is known: {keys:?}", script.name);
-        Call { script: script.name.clone(), keys, args: args.0, brings, ends }
+        assert!(args.0.len() >= script.args.len(), "every argument of {} is there: {:?}", script.name, script.args);
+        Call { script: script.name.clone(), keys, args: args.0, names: script.args.clone(), added, ends }
+    }
+
+    /// Returns the argument of this name.
+    fn arg(&self, name: &str) -> &Bytes {
+        let index = self.names.iter().position(|other| other == name);
+        &self.args[index.unwrap_or_else(|| panic!("{} has no argument {name}", self.script))]
     }
 
     pub fn shown(&self) -> String {
@@ -67,42 +77,48 @@ impl Call {
         format!("{} on {:?} with {args:?}", self.script, self.keys)
     }
 
-    /// No entry is lost or doubled.
-    pub fn judge(&self, answer: &[Reply], before: &State, after: &State) -> Result<(), String> {
-        let word = |at: usize| answer.get(at).map(Reply::text).unwrap_or_default();
-        let size = |at: usize| answer.get(at).map_or(0, |list| list.list().len());
-        let number = |at: usize| word(at).parse::<i64>().unwrap_or(0).max(0) as usize;
-        let refused = ["type", "items"].contains(&word(1).as_str());
-        if refused && before != after {
-            return Err("refuses, and has written".into());
+    /// Checks that no entry is lost or duplicated.
+    pub fn check(&self, reply: &[Reply], before: &State, after: &State) -> Result<(), String> {
+        let text = |index: usize| reply.get(index).map(Reply::text).unwrap_or_default();
+        let size = |index: usize| reply.get(index).map_or(0, |list| list.list().len());
+        let number = |index: usize| text(index).parse::<i64>().unwrap_or(0).max(0) as usize;
+        let is_rejected = ["type", "items"].contains(&text(1).as_str());
+        if is_rejected && before != after {
+            return Err("rejects, and has written".into());
         }
-        let known = |at: usize| self.brings - size(at);
+        let inserted = |index: usize| self.added - size(index);
         let (more, fewer) = match self.script.as_str() {
-            _ if refused => (0, 0),
-            "push" => (known(2), 0),
-            "move_in" if word(1) == "yes" && answer[3].text() != shown(&self.args[4]) => (known(2), 0),
+            _ if is_rejected => (0, 0),
+            "push" => (inserted(2), 0),
+            "transfer_in" if text(1) == "yes" && reply[3].text() != shown(self.arg("checkpoint")) => (inserted(2), 0),
             "prune" => (0, number(1)),
-            "shift" if self.args[5].is_empty() => (0, number(2)),
+            "move_entries" if self.arg("to").is_empty() => (0, number(2)),
             "settle" => {
-                let lost: Vec<String> = answer[1].list().iter().map(Reply::text).collect();
-                let held = |(at, _): &(usize, &usize)| !lost.contains(&(at + 1).to_string());
+                let lost: Vec<String> = reply[1].list().iter().map(Reply::text).collect();
+                let held = |(index, _): &(usize, &usize)| !lost.contains(&(index + 1).to_string());
                 (0, self.ends.iter().enumerate().filter(held).map(|(_, ends)| ends).sum())
             }
             _ => (0, 0),
         };
         match (before.total() + more, after.total() + fewer) {
-            (should, is) if should == is => Ok(()),
-            (should, is) => {
-                Err(format!("{should} entries have become {is}: some are lost or doubled; it says {answer:?}"))
+            (expected, actual) if expected == actual => Ok(()),
+            (expected, actual) => {
+                Err(format!("{expected} entries have become {actual}: some are lost or duplicated; reply: {reply:?}"))
             }
         }
     }
 }
 
 impl Client<'_> {
+    /// Sets the key of this name.
+    fn choose(&mut self, name: &str, key: impl Into<String>) {
+        let index = self.script.key_at(name);
+        self.keys[index] = key.into();
+    }
+
     fn node(&mut self) -> String {
         match self.rng.usize(..=self.nodes.len()) {
-            at if at < self.nodes.len() => self.nodes[at].clone(),
+            index if index < self.nodes.len() => self.nodes[index].clone(),
             _ => random_state::node(self.rng),
         }
     }
@@ -114,7 +130,7 @@ impl Client<'_> {
         }
     }
 
-    /// Some entries of a place, each once, and now and then one that is not there.
+    /// Returns some entries of a key, each once, and sometimes a missing one.
     fn some_of(&mut self, key: &str) -> Vec<String> {
         let mut entries = self.state.entries(key);
         self.rng.shuffle(&mut entries);
@@ -129,51 +145,51 @@ impl Client<'_> {
     fn push(&mut self) {
         let (now, later) = (self.rng.usize(..4), self.rng.usize(..4));
         self.args.add(CHANNEL).number(3 * LEASE).add("q").number(self.rng.u8(..2)).number(now).end();
-        for at in 0..now + later {
+        for index in 0..now + later {
             let (id, entry, due) = (id(self.rng), entry(self.rng), self.due());
             self.args.add(id).add(entry).end();
-            if at >= now {
+            if index >= now {
                 self.args.add(due).end();
             }
         }
-        self.brings = now + later;
+        self.added = now + later;
     }
 
     fn claim(&mut self) {
-        let (node, most) = (self.node(), if self.rng.u8(..8) == 0 { 1_000 } else { self.rng.usize(1..6) });
-        self.keys[3] = format!("held:{node}");
-        self.args.add(CHANNEL).add(node).number(most).number(LEASE).number(self.rng.u8(..2));
+        let (node, max) = (self.node(), if self.rng.u8(..8) == 0 { 1_000 } else { self.rng.usize(1..6) });
+        self.choose("held", format!("held:{node}"));
+        self.args.add(CHANNEL).add(node).number(max).number(LEASE).number(self.rng.u8(..2));
         self.args.number(self.rng.u8(..2)).number(self.rng.u8(..2)).add("Echo").add("Ruby\"s").end();
     }
 
     fn take_back(&mut self) {
         let (node, suspect) = (self.node(), self.node());
-        self.keys[5] = format!("held:{suspect}");
+        self.choose("held", format!("held:{suspect}"));
         self.args.add(CHANNEL).add(node).add(suspect).number(LEASE).number(self.rng.usize(1..4)).end();
     }
 
     fn promote(&mut self) {
-        self.keys[0] = ["schedule", "retry"][self.rng.usize(..2)].into();
+        let set = ["schedule", "retry"][self.rng.usize(..2)];
+        self.choose("source", set);
         self.args.add(CHANNEL).add("q").end();
-        for old in self.some_of(&self.keys[0].clone()) {
+        for old in self.some_of(set) {
             self.args.add(old).add(entry(self.rng)).end();
         }
     }
 
-    fn discard(&mut self) {
-        self.keys[0] = ["schedule", "retry"][self.rng.usize(..2)].into();
-        for old in self.some_of(&self.keys[0].clone()) {
+    fn bury_unreadable(&mut self) {
+        let set = ["schedule", "retry"][self.rng.usize(..2)];
+        self.choose("source", set);
+        for old in self.some_of(set) {
             self.args.add(old).add(entry(self.rng)).end();
         }
     }
 
     fn settle(&mut self) {
         let node = self.node();
-        self.keys[1] = format!("held:{node}");
-        for (at, name) in [(12, "processed"), (13, "processed:day"), (14, "failed"), (15, "failed:day")] {
-            self.keys[at] = name.into();
-        }
-        let held = self.state.keys.get(&self.keys[1]).map(|held| held.pairs.clone()).unwrap_or_default();
+        let held = format!("held:{node}");
+        self.choose("held", held.as_str());
+        let held = self.state.keys.get(&held).map(|held| held.pairs.clone()).unwrap_or_default();
         let mut fields: Vec<String> = held.into_iter().map(|(field, _)| field).collect();
         self.rng.shuffle(&mut fields);
         if self.rng.u8(..3) == 0 {
@@ -199,31 +215,32 @@ impl Client<'_> {
         }
     }
 
-    fn shift(&mut self) {
+    fn move_entries(&mut self) {
         let from = [("queue", "list"), ("schedule", "set"), ("retry", "set"), ("dead", "set"), ("done", "done")];
         let to = [("queue", ""), ("queue", "list"), ("schedule", "set"), ("retry", "set")];
         let (from, to) = (from[self.rng.usize(..5)], to[self.rng.usize(..4)]);
-        // A mover takes out and puts nowhere.
-        let mover = if self.rng.u8(..4) == 0 { self.node() } else { String::new() };
-        let to = if mover.is_empty() { to } else { ("queue", "") };
-        (self.keys[1], self.keys[2]) = (from.0.into(), to.0.into());
+        // A transfer removes entries and inserts them nowhere.
+        let transfer_node = if self.rng.u8(..4) == 0 { self.node() } else { String::new() };
+        let to = if transfer_node.is_empty() { to } else { ("queue", "") };
+        self.choose("source", from.0);
+        self.choose("target", to.0);
         let due = if to.1 == "set" { self.due() } else { String::new() };
-        self.args.add(CHANNEL).number(3 * LEASE).add(mover).add(from.1).add(to.1).add(due).add("q").end();
+        self.args.add(CHANNEL).number(3 * LEASE).add(transfer_node).add(from.1).add(to.1).add(due).add("q").end();
         for old in self.some_of(from.0) {
             let name = if from.1 == "done" { Bytes::from(old.as_str()) } else { id(self.rng) };
             self.args.add(name).add(old).add(entry(self.rng)).end();
         }
     }
 
-    fn move_in(&mut self) {
+    fn transfer_in(&mut self) {
         let texts = ["", "a", "b"];
-        self.args.add(CHANNEL).add("note:x").add(texts[self.rng.usize(..3)]).add(texts[self.rng.usize(..3)]);
+        self.args.add(CHANNEL).add("transfer:x").add(texts[self.rng.usize(..3)]).add(texts[self.rng.usize(..3)]);
         self.args.number(self.now).add("q").number(3 * LEASE).end();
-        self.brings = self.rng.usize(..5);
-        for _ in 0..self.brings {
-            let place = [3, 4, 5, 6, 8][self.rng.usize(..5)];
+        self.added = self.rng.usize(..5);
+        for _ in 0..self.added {
+            let target = ["list", "schedule", "retry", "dead", "done"][self.rng.usize(..5)];
             let moment = random_state::moment(self.rng, self.now);
-            self.args.add(id(self.rng)).number(place).number(moment).add(entry(self.rng)).end();
+            self.args.add(id(self.rng)).add(target).number(moment).add(entry(self.rng)).end();
         }
     }
 
@@ -231,11 +248,11 @@ impl Client<'_> {
         self.args.number(self.rng.usize(..4)).number(1_000).number(3 * LEASE).end();
     }
 
-    fn process(&mut self) {
+    fn announce_process(&mut self) {
         self.args.add("host:1:abc").add("{}").number(1).add("false").number(9).number(5).number(100);
-        let with = self.rng.bool();
-        self.args.number(u8::from(with)).end();
-        if with {
+        let has_work = self.rng.bool();
+        self.args.number(u8::from(has_work)).end();
+        if has_work {
             self.args.add("0").add("{}").end();
         }
     }

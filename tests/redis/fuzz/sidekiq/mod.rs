@@ -1,8 +1,8 @@
-//! The scripts on Sidekiq's keys, on random states: also such as other programs may leave there, who use a key in another way.
+//! The scripts on Sidekiq's keys, on random states, including keys that other programs use in another way.
 //!
-//! - No script answers an error, unless a key of Sidekiq's is of another type, and then nothing has changed.
-//! - None touches a key that it did not declare.
-//! - No entry is lost or doubled: what a script takes out of one place is in another, unless its answer says why not.
+//! - No script replies with an error, unless a key of Sidekiq has another type, and then nothing has changed.
+//! - No script accesses an undeclared key.
+//! - No entry is lost or duplicated: a removed entry is inserted elsewhere, unless the reply accounts for it.
 
 mod call;
 mod state;
@@ -19,12 +19,12 @@ use state::State;
 use test_support::env_number;
 use test_support::servers::{Binary, Client, Options, Reply};
 
-/// Scripts that are run one after the other on one state.
-const STEPS: usize = 8;
+/// Scripts that are run in sequence on one state.
+const CALLS_PER_ROUND: usize = 8;
 const ROUNDS_MIN: u64 = 150;
 const RUNS_MIN: usize = 10;
 
-/// Sidekiq's keys, and ours beside them.
+/// Sidekiq's keys, and duly's own.
 const SIDEKIQ: ScriptSource = ScriptSource { directory: "src/compat/sidekiq/lua", keys: state::keys_of };
 
 #[test]
@@ -36,78 +36,80 @@ fn no_script_on_sidekiq_keys_fails_or_loses_anything() {
     let all: Vec<&Script> = scripts.values().collect();
     let mut client = server.client().expect("connects");
     let mut runs = BTreeMap::new();
-    let (until, mut round) = (Instant::now() + seconds, seed);
-    while Instant::now() < until || round - seed < ROUNDS_MIN {
-        if let Err(why) = play(&mut client, round, &all, &mut runs) {
-            panic!("{why}\nDULY_FUZZ_SEED={round} runs it again");
+    let (deadline, mut round) = (Instant::now() + seconds, seed);
+    while Instant::now() < deadline || round - seed < ROUNDS_MIN {
+        if let Err(failure) = round_of_calls(&mut client, round, &all, &mut runs) {
+            panic!("{failure}\nDULY_FUZZ_SEED={round} runs it again");
         }
         round += 1;
     }
     println!("{} rounds; runs: {runs:?}", round - seed);
-    let seldom = scripts.keys().filter(|name| runs.get(*name).is_none_or(|runs| *runs < RUNS_MIN));
-    assert_eq!(seldom.collect::<Vec<_>>(), Vec::<&String>::new(), "each is run often enough to mean something");
+    let rarely_run = scripts.keys().filter(|name| runs.get(*name).is_none_or(|runs| *runs < RUNS_MIN));
+    assert_eq!(rarely_run.collect::<Vec<_>>(), Vec::<&String>::new(), "each script is run often enough");
 }
 
-/// Mistakes in the scripts are found.
+/// Control: mistakes in the scripts are found.
 #[test]
 fn every_seeded_mistake_on_sidekiq_keys_is_found() {
     let (server, scripts) = (Options::new(Binary::Redis).start(), SIDEKIQ.scripts());
     let mistakes = [
-        ("promote", "redis.call('LPUSH', KEYS[3], ARGV[i + 1])", "local _ = 0", "lost"),
-        ("promote", "local why = mixed(KEYS[3])", "local why = nil", "has written before"),
-        ("take_back", "chunks('HDEL', KEYS[6], fields)", "local _ = 0", "lost"),
+        ("promote", "redis.call('LPUSH', KEYS[4], ARGV[i + 1])", "local _ = 0", "lost"),
+        ("promote", "local why = check_list(KEYS[4])", "local why = nil", "has written before"),
+        ("take_back", "call_in_chunks('HDEL', KEYS[6], fields)", "local _ = 0", "lost"),
         ("settle", "if values[i] then", "if true then", "lost"),
-        (
-            "settle",
-            "redis.pcall('INCRBY', KEYS[key], more)",
-            "redis.call('INCRBY', KEYS[key], more)",
-            "has written before",
-        ),
+        ("settle", "redis.pcall('INCRBY', total, more)", "redis.call('INCRBY', total, more)", "has written before"),
         ("push", "redis.call('SCARD', KEYS[2])", "", "has written before"),
-        ("discard", "sound(2)", "", "has written before"),
+        ("bury_unreadable", "require_sorted_set(KEYS[2])", "", "has written before"),
         ("counts", "redis.call('LLEN', KEYS[2])", "redis.call('LLEN', 'queue:other')", "undeclared key"),
     ];
-    for (name, right, wrong, says) in mistakes {
+    for (name, right, wrong, expected) in mistakes {
         let script = scripts[name].with_mistake(right, wrong);
         let mut client = server.client().expect("connects");
-        let found = (0..3_000).find_map(|seed| play(&mut client, seed, &[&script], &mut BTreeMap::new()).err());
-        let found = found.unwrap_or_else(|| panic!("{name} with {wrong:?} in the place of {right:?} is not found"));
-        assert!(found.contains(says), "{name} with {wrong:?}: {found}");
+        let found =
+            (0..3_000).find_map(|seed| round_of_calls(&mut client, seed, &[&script], &mut BTreeMap::new()).err());
+        let found = found.unwrap_or_else(|| panic!("{name} with {wrong:?} instead of {right:?} is not found"));
+        assert!(found.contains(expected), "{name} with {wrong:?}: {found}");
     }
 }
 
-/// A random state, and some scripts on it.
-fn play(client: &mut Client, seed: u64, scripts: &[&Script], runs: &mut BTreeMap<String, usize>) -> Result<(), String> {
+/// Creates a random state, and runs some scripts on it.
+fn round_of_calls(
+    client: &mut Client,
+    seed: u64,
+    scripts: &[&Script],
+    runs: &mut BTreeMap<String, usize>,
+) -> Result<(), String> {
     let rng = &mut Rng::with_seed(seed);
     let (mut state, nodes) = State::random(rng);
-    let strange = rng.u8(..4) == 0 && state.spoil(rng);
+    let is_spoiled = rng.u8(..4) == 0 && state.spoil(rng);
     state.write(client);
     let mut now = NOW;
-    for _ in 0..STEPS {
+    for _ in 0..CALLS_PER_ROUND {
         now += rng.i64(0..LEASE / 2);
         let script = scripts[rng.usize(..scripts.len())];
         let call = Call::random(rng, script, &state, &nodes, now);
         *runs.entry(script.name.clone()).or_default() += 1;
-        let answer = send(client, script, &call);
+        let reply = send(client, script, &call);
         let after = State::read(client)?;
-        let verdict = match &answer {
-            Reply::Error(why) if after != state => Err(format!("answers {why}, and has written before")),
-            Reply::Error(why) if !strange || !why.contains("WRONGTYPE") => Err(format!("answers {why}")),
+        let verdict = match &reply {
+            Reply::Error(error) if after != state => Err(format!("replies {error}, and has written before")),
+            Reply::Error(error) if !is_spoiled || !error.contains("WRONGTYPE") => Err(format!("replies {error}")),
             Reply::Error(_) => Ok(()),
-            answer => call.judge(answer.list(), &state, &after),
+            reply => call.check(reply.list(), &state, &after),
         };
-        verdict.map_err(|why| format!("{}: {why}\nbefore {}after {}", call.shown(), state.shown(), after.shown()))?;
+        verdict
+            .map_err(|error| format!("{}: {error}\nbefore {}after {}", call.shown(), state.shown(), after.shown()))?;
         state = after;
     }
     Ok(())
 }
 
-/// Sends it and the look at what it has done together: nothing comes between.
+/// Sends the call and the query of the new state together, so that nothing comes in between.
 fn send(client: &mut Client, script: &Script, call: &Call) -> Reply {
     let mut command = vec![b"EVAL".to_vec(), script.code.clone().into(), call.keys.len().to_string().into()];
     command.extend(call.keys.iter().map(|key| key.clone().into_bytes()));
     command.extend(call.args.iter().cloned());
     client.send(&command).expect("sends");
-    State::ask(client);
-    client.read().expect("answers")
+    State::send_query(client);
+    client.read().expect("a reply")
 }

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- repair_job: removes a job from every place and inserts it into one. What belongs to no job is deleted.
+-- repair_job: removes a job from every place and inserts it into one. Data of no job is deleted.
 -- keys: conf job meta held due done dead unique stale ready[4] errors gone[2] progress groups job_index
 -- args: now id meta held to time unique_key ticket_count seen...
 --   meta, held: as they must be; to: ready, due, done, dead, held or none; seen: tickets; then =unique key, #failure, ~member of job_index

@@ -1,0 +1,27 @@
+//! Every public maximum and every default, in one list.
+//!
+//! Input beyond a maximum is rejected with an error that names it; nothing is cut silently unless the constant says so.
+
+pub use crate::admin::bulk::{BULK_MAX, COUNT_SCANNED_MAX};
+pub use crate::admin::token::{TOKEN_PREFIX, TOKENS_MAX};
+pub use crate::cron::api::CRONS_MAX;
+pub use crate::cron::plan::{MISSED_AFTER, MISSED_TICKS_MAX};
+pub use crate::cron::rule::{CRON_ARGS_BYTES_MAX, JITTER_MAX};
+pub use crate::job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
+pub use crate::job::push::{
+    ARGS_BYTES_MAX, DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, DEFAULT_TIMEOUT, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX,
+    TAGS_MAX, UNIQUE_BYTES_MAX,
+};
+pub use crate::lock::{DEFAULT_LOCK_TTL, LOCK_NAME_BYTES_MAX};
+pub use crate::node::{HEARTBEAT_INTERVAL, LEASE, NODE_KINDS_MAX};
+pub use crate::peers::WAITED_JOBS_MAX;
+pub use crate::peers::call::{CALL_TIMEOUT_MAX, DEFAULT_CALL_TIMEOUT};
+pub use crate::peers::envelope::{CLUSTER_KEY_BYTES_MIN, MESSAGE_BYTES_MAX};
+pub use crate::peers::methods::DEFAULT_METHOD_CONCURRENCY;
+#[cfg(feature = "sqlite")]
+pub use crate::store::sqlite::SQL_ROWS_MAX;
+pub use crate::store::{
+    ERROR_BYTES_MAX, FAILURES_MAX, HISTORY_MINUTES_MAX, KIND_HOURS_MAX, LOCK_SLOTS_MAX, LOG_LINE_BYTES_MAX,
+    LOG_LINES_MAX, OTHER_KINDS, PAGE_SIZE, PAGE_SIZE_MAX, PROGRESS_NOTE_BYTES_MAX, RESULT_BYTES_MAX,
+};
+pub use crate::worker::{DEFAULT_CONCURRENCY, GRACE_PERIOD};
