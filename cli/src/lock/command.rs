@@ -83,7 +83,7 @@ impl GuardedCommand {
     }
 }
 
-/// Returns true if the parent may be the shell of this session, which continues stopped jobs.
+/// Returns true if the parent may be a shell with job control, which continues stopped jobs.
 fn has_job_control_shell() -> bool {
     let session = getppid().and_then(|parent| getsid(Some(parent)).ok());
     session.is_some() && session == getsid(None).ok()
