@@ -1,6 +1,6 @@
 //! duly together with the real programs of other systems, on their keys, in both directions.
 //! `./check interop` installs these programs.
-#![cfg(feature = "redis")]
+#![cfg(feature = "compat")]
 
 mod actionhero_calls;
 mod actionhero_locks;
