@@ -302,8 +302,23 @@ pub struct HeldJob {
     pub attempts: u32,
     /// How often a node died while it held this job.
     pub crashes: u32,
-    /// The store's own number of the job, which saves it a lookup at the settle.
-    pub(crate) locator: i64,
+    pub(crate) locator: Locator,
+}
+
+/// A store's own reference to a held job, which saves it a lookup at the settle. Only the store that made it can read
+/// it: a row id in SQLite, packed counters on Redis, a position in the claim on Sidekiq's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Locator(i64);
+
+#[cfg_attr(not(any(feature = "sqlite", feature = "redis")), allow(dead_code, reason = "only stores make and read it"))]
+impl Locator {
+    pub(crate) const fn new(value: i64) -> Self {
+        Locator(value)
+    }
+
+    pub(crate) fn value(self) -> i64 {
+        self.0
+    }
 }
 
 impl HeldJob {
@@ -462,7 +477,7 @@ pub(crate) mod tests {
             tags: Vec::new(),
             traceparent: None,
         };
-        HeldJob { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, locator: 1 }
+        HeldJob { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, locator: Locator::new(1) }
     }
 
     #[test]

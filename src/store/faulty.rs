@@ -118,7 +118,7 @@ impl Store for FaultyStore {
     }
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         let hanging = self.lock().hanging_queue.clone();
-        if ends.iter().any(|end| Some(&end.queue) == hanging.as_ref()) {
+        if ends.iter().any(|end| Some(end.queue()) == hanging.as_deref()) {
             std::future::pending::<()>().await;
         }
         self.call_with_fault("settle", self.inner.settle(node, ends)).await

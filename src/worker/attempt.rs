@@ -44,8 +44,32 @@ pub(crate) struct Attempt {
     pub(crate) job_age: Duration,
 }
 
-/// The outcome of an attempt, and the reason if neither the handler nor the outcome gives one.
-pub(crate) type AttemptResult = (Outcome, Option<&'static str>);
+/// What an attempt returns. The worker turns it into an [`AttemptEnd`](crate::store::AttemptEnd), which the store
+/// records.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AttemptResult {
+    pub(crate) outcome: Outcome,
+    /// Why the job was released, if its handler did not decide that.
+    pub(crate) reason: Option<&'static str>,
+}
+
+impl From<Outcome> for AttemptResult {
+    fn from(outcome: Outcome) -> Self {
+        AttemptResult { outcome, reason: None }
+    }
+}
+
+impl AttemptResult {
+    /// Returns the result of an attempt that was cut short or never started.
+    pub(crate) fn released(after: Duration, reason: &'static str) -> Self {
+        AttemptResult { outcome: Outcome::release(after), reason: Some(reason) }
+    }
+
+    /// Returns whether the node has no handler for the kind of the job.
+    pub(crate) fn is_unknown_kind(&self) -> bool {
+        self.reason == Some(UNKNOWN_KIND_REASON)
+    }
+}
 
 /// How a handler call ended.
 enum HandlerExit {
@@ -71,17 +95,17 @@ impl Attempt {
     pub(crate) async fn run(self, handlers: Arc<Handlers>) -> AttemptResult {
         let span = self.span();
         async {
-            let (outcome, reason) = match self.check_crash_limit() {
-                Some(outcome) => (outcome, None),
+            let result = match self.check_crash_limit() {
+                Some(outcome) => outcome.into(),
                 None => self.decide_outcome(self.call_handler(&handlers).await),
             };
-            match &outcome {
+            match &result.outcome {
                 Outcome::Ack => tracing::debug!("done"),
-                Outcome::Release { after } => tracing::debug!(?after, reason, "released"),
+                Outcome::Release { after } => tracing::debug!(?after, reason = result.reason, "released"),
                 Outcome::Retry { after, error } => tracing::warn!(?after, error, "failed, will be retried"),
                 Outcome::Bury { error } => tracing::error!(error, "buried"),
             }
-            (outcome, reason)
+            result
         }
         .instrument(span)
         .await
@@ -175,9 +199,11 @@ impl Attempt {
             HandlerExit::Panicked(message) => self.retry_or_bury(None, format!("panicked: {message}")),
             HandlerExit::Cancelled => Outcome::bury(CANCELLED_ERROR),
             HandlerExit::TimedOut => self.retry_or_bury(None, format!("timed out after {:?}", self.held().job.timeout)),
-            HandlerExit::NoHandler => return (defer_unknown_kind(self.job_age), Some(UNKNOWN_KIND_REASON)),
+            HandlerExit::NoHandler => {
+                return AttemptResult { outcome: defer_unknown_kind(self.job_age), reason: Some(UNKNOWN_KIND_REASON) };
+            }
         };
-        (truncate_error(outcome), None)
+        truncate_error(outcome).into()
     }
 
     fn retry_or_bury(&self, after: Option<Duration>, error: String) -> Outcome {

@@ -8,13 +8,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Duly;
-use crate::clock;
 use crate::cron::{self, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_name_from_key};
 use crate::error::{Error, Result};
 use crate::job::{JobId, JobRecord, Outcome, State};
 use crate::store::{ChangeResult, ChangeTarget, CronFiring, CronFiringResult, CronRecord, Store};
-use crate::worker::queue_state::QueueState;
-use crate::worker::run_loop::WorkerLoop;
+use crate::worker::backoff::Backoff;
 
 /// Delay after a check that fired nothing although a tick was due.
 const NOTHING_FIRED_DELAY: Duration = Duration::from_secs(1);
@@ -36,88 +34,110 @@ pub(super) struct TickReport {
     unblocked_rules: Vec<String>,
 }
 
-impl QueueState {
-    /// Returns when to check ticks next.
-    pub(super) fn next_fire_at(&self, now: Instant) -> Option<Instant> {
-        let at = if self.unblocked_rules.is_empty() { self.tick_at } else { Some(now) };
-        at.filter(|_| !self.fire_in_flight).map(|at| self.fire_not_before.map_or(at, |not_before| at.max(not_before)))
+/// When to fire the cron rules of one queue.
+#[derive(Debug, Default)]
+pub(super) struct CronTicks {
+    /// When to fire the next tick.
+    next_at: Option<Instant>,
+    /// The store has reported that the tick is due.
+    is_due: bool,
+    /// A request to fire ticks is in flight; there is at most one.
+    in_flight: bool,
+    backoff: Backoff,
+    /// Earliest time of the next check, after one that fired nothing.
+    not_before: Option<Instant>,
+    /// Cron rules that a finished job may have unblocked.
+    unblocked_rules: Vec<String>,
+}
+
+impl CronTicks {
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight
     }
 
-    /// Returns whether the store has reported a due tick that can be fired now.
-    pub(super) fn can_fire_due_tick(&self, now: Instant) -> bool {
-        (self.tick_due || !self.unblocked_rules.is_empty()) && self.should_check_ticks(now)
+    /// Returns when to check ticks next.
+    pub(super) fn next_check_at(&self, now: Instant) -> Option<Instant> {
+        let at = if self.unblocked_rules.is_empty() { self.next_at } else { Some(now) };
+        at.filter(|_| !self.in_flight).map(|at| self.not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
     /// Returns whether ticks should be checked now.
-    pub(super) fn should_check_ticks(&self, now: Instant) -> bool {
-        self.next_fire_at(now).is_some_and(|at| at <= now)
-    }
-}
-
-impl WorkerLoop {
-    /// Fires due ticks of every queue.
-    pub(super) fn fire_ticks(&mut self, now: Instant) {
-        if self.quiet {
-            return;
-        }
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            if !queue.should_check_ticks(now) {
-                continue;
-            }
-            queue.fire_in_flight = true;
-            queue.tick_at = None;
-            let (name, unblocked) = (queue.name.clone(), std::mem::take(&mut queue.unblocked_rules));
-            let (store, duly) = (self.store.clone(), self.settings.duly.clone());
-            self.requests.push(Box::pin(async move {
-                crate::worker::claims::StoreReply::TicksFired(index, fire_batch(store, duly, &name, unblocked).await)
-            }));
-        }
+    fn should_check(&self, now: Instant) -> bool {
+        self.next_check_at(now).is_some_and(|at| at <= now)
     }
 
-    pub(super) fn handle_tick_report(&mut self, index: usize, report: Result<TickReport>) {
-        let now = clock::monotonic_now();
-        let retry_in = self.backoff_delay(self.queues[index].fire_failures);
-        let queue = &mut self.queues[index];
-        queue.fire_in_flight = false;
-        match report {
-            Ok(report) => {
-                queue.fire_failures = 0;
-                let next_tick = report.next_tick.map(|tick| now + tick);
-                // A claim in flight may have reported an earlier tick.
-                queue.tick_at = [queue.tick_at, next_tick].into_iter().flatten().min();
-                queue.unblocked_rules.extend(report.unblocked_rules);
-                queue.maybe_ready |= report.fired_rules > 0;
-                queue.tick_due = report.next_tick.is_some_and(|tick| tick.is_zero());
-                queue.fire_not_before = match (report.due_rules, report.fired_rules) {
-                    (_, 1..) => None,
-                    (0, 0) => Some(now + if queue.tick_due { NOTHING_FIRED_DELAY } else { EARLY_CHECK_DELAY }),
-                    (_, 0) => Some(now + LOST_RACE_DELAY_MAX.mul_f64(fastrand::f64())),
-                };
-            }
-            // The store does not support cron rules.
-            Err(Error::Unsupported { .. }) => {}
-            Err(error) => {
-                queue.fire_failures = queue.fire_failures.saturating_add(1);
-                (queue.tick_at, queue.tick_due) = (Some(now), true);
-                queue.fire_not_before = Some(now + retry_in);
-                self.report_store_failure("fire_crons", &error, retry_in);
-            }
+    /// Returns whether the store has reported a due tick that can be fired now.
+    pub(super) fn can_fire(&self, now: Instant) -> bool {
+        (self.is_due || !self.unblocked_rules.is_empty()) && self.should_check(now)
+    }
+
+    /// Checks the ticks at this time.
+    pub(super) fn check_at(&mut self, at: Instant) {
+        self.next_at = Some(at);
+    }
+
+    /// Records the time until the next tick, as a claim reply reports it.
+    pub(super) fn record_next_tick(&mut self, at: Option<Instant>, is_due: bool) {
+        (self.next_at, self.is_due) = (at, is_due);
+    }
+
+    /// Begins a check if one is due. Returns the unblocked rules that it covers.
+    pub(super) fn begin_check(&mut self, now: Instant) -> Option<Vec<String>> {
+        if !self.should_check(now) {
+            return None;
         }
+        self.in_flight = true;
+        self.next_at = None;
+        Some(std::mem::take(&mut self.unblocked_rules))
+    }
+
+    /// Records the result of a check. Returns whether rules were fired, so that a claim may find their jobs.
+    pub(super) fn record_report(&mut self, report: TickReport, now: Instant) -> bool {
+        self.in_flight = false;
+        self.backoff.reset();
+        let next_tick = report.next_tick.map(|tick| now + tick);
+        // A claim in flight may have reported an earlier tick.
+        self.next_at = [self.next_at, next_tick].into_iter().flatten().min();
+        self.is_due = report.next_tick.is_some_and(|tick| tick.is_zero());
+        self.unblocked_rules.extend(report.unblocked_rules);
+        self.not_before = match (report.due_rules, report.fired_rules) {
+            (_, 1..) => None,
+            (0, 0) => Some(now + if self.is_due { NOTHING_FIRED_DELAY } else { EARLY_CHECK_DELAY }),
+            (_, 0) => Some(now + LOST_RACE_DELAY_MAX.mul_f64(fastrand::f64())),
+        };
+        report.fired_rules > 0
+    }
+
+    /// Records a failed check and returns the delay before the next one. The ticks stay due.
+    pub(super) fn record_failure(&mut self, now: Instant, lease: Duration) -> Duration {
+        let retry_in = self.backoff.record_failure(now, lease);
+        self.in_flight = false;
+        (self.next_at, self.is_due, self.not_before) = (Some(now), true, Some(now + retry_in));
+        retry_in
+    }
+
+    /// The store does not support cron rules.
+    pub(super) fn record_unsupported(&mut self) {
+        self.in_flight = false;
     }
 
     /// Remembers the rule of a finished job if the rule forbids overlap: one of its ticks may have waited for the job.
-    pub(super) fn unblock_cron_rule(&mut self, queue_index: usize, unique: Option<&str>, outcome: &Outcome) {
-        let unblocked = &mut self.queues[queue_index].unblocked_rules;
+    pub(super) fn unblock_rule(&mut self, unique: Option<&str>, outcome: &Outcome) {
         if let (Some(name), Outcome::Ack | Outcome::Bury { .. }) = (unique.and_then(rule_name_from_key), outcome)
-            && unblocked.len() < UNBLOCKED_RULES_MAX
+            && self.unblocked_rules.len() < UNBLOCKED_RULES_MAX
         {
-            unblocked.push(name.to_owned());
+            self.unblocked_rules.push(name.to_owned());
         }
     }
 }
 
 /// Reads the due rules, plans their jobs and fires one batch.
-async fn fire_batch(store: Arc<dyn Store>, duly: Duly, queue: &str, unblocked: Vec<String>) -> Result<TickReport> {
+pub(super) async fn fire_batch(
+    store: Arc<dyn Store>,
+    duly: Duly,
+    queue: &str,
+    unblocked: Vec<String>,
+) -> Result<TickReport> {
     let due = store.due_crons(queue, &unblocked).await?;
     let planned =
         due.rules.into_iter().filter_map(|record| plan_firing(&duly, &record, due.now).map(|firing| (record, firing)));

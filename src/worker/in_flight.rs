@@ -1,6 +1,6 @@
 //! The running attempts of one worker.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,54 +13,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::job::{Fence, HeldJob, JobId, Outcome};
+use crate::job::{HeldJob, JobId, Outcome};
 use crate::peers::RunningJob;
-use crate::store::ProgressUpdate;
+use crate::store::{AttemptEnd, AttemptTiming};
 use crate::worker::attempt::{Attempt, AttemptResult, CANCELLED_ERROR, CRASH_SUSPECT_MIN};
 use crate::worker::handler::{AttemptState, Handlers};
+use crate::worker::outcomes::{ClaimKey, UnsettledOutcome, claim_key};
 
 /// Delay of a job if its task broke and gave no outcome.
 const BROKEN_TASK_DELAY: Duration = Duration::from_secs(1);
-
-/// An attempt that has finished and is not recorded yet.
-pub(super) struct FinishedAttempt {
-    pub(super) queue_index: usize,
-    pub(super) held: Arc<HeldJob>,
-    pub(super) outcome: Outcome,
-    /// Why the job was released, if its handler did not decide that.
-    pub(super) reason: Option<&'static str>,
-    pub(super) duration: Duration,
-    /// How long after its due time the attempt started; `None` if it never started.
-    pub(super) lateness: Option<Duration>,
-    /// Unsent progress.
-    pub(super) progress_update: Option<ProgressUpdate>,
-    pub(super) result: Option<String>,
-    /// The store has lost this outcome after it was recorded.
-    pub(super) is_resend: bool,
-    /// Since when this node is known to hold the job.
-    pub(super) held_since: Instant,
-    /// It was sent before and the reply was lost, so the store may have recorded it.
-    pub(super) may_be_recorded: bool,
-}
-
-impl FinishedAttempt {
-    /// Returns an outcome for a job that this node did not run.
-    pub(super) fn without_run(queue_index: usize, held: HeldJob, outcome: Outcome) -> Self {
-        FinishedAttempt {
-            queue_index,
-            held: Arc::new(held),
-            outcome,
-            reason: None,
-            duration: Duration::ZERO,
-            lateness: None,
-            progress_update: None,
-            result: None,
-            is_resend: false,
-            held_since: clock::monotonic_now(),
-            may_be_recorded: false,
-        }
-    }
-}
 
 /// A running attempt.
 struct RunningAttempt {
@@ -80,25 +41,18 @@ impl RunningAttempt {
 
     /// Returns the result of the attempt. A cancelled job is always buried.
     fn cancelled_or(&self, result: AttemptResult) -> AttemptResult {
-        if self.state.cancellation.is_job_cancelled() { (Outcome::bury(CANCELLED_ERROR), None) } else { result }
+        if self.state.cancellation.is_job_cancelled() { Outcome::bury(CANCELLED_ERROR).into() } else { result }
     }
 
-    fn into_finished(self, (outcome, reason): AttemptResult) -> FinishedAttempt {
+    fn into_outcome(self, result: AttemptResult, keep_dead: Duration) -> (usize, UnsettledOutcome) {
         self.state.finished.store(true, Ordering::SeqCst);
-        let duration = clock::monotonic_now() - self.started;
-        FinishedAttempt {
-            queue_index: self.queue_index,
-            held: self.state.held.clone(),
-            outcome,
-            reason,
-            duration,
-            lateness: Some(self.lateness),
-            progress_update: None,
-            result: None,
-            is_resend: false,
-            held_since: self.started,
-            may_be_recorded: false,
-        }
+        let timing = AttemptTiming { lateness: self.lateness, duration: clock::monotonic_now() - self.started };
+        let end = AttemptEnd {
+            timing: Some(timing),
+            deferred: result.is_unknown_kind(),
+            ..AttemptEnd::new(self.state.held.clone(), result.outcome, keep_dead)
+        };
+        (self.queue_index, UnsettledOutcome::new(end, result.reason, self.started))
     }
 }
 
@@ -158,15 +112,16 @@ impl Drop for ResultSender {
     fn drop(&mut self) {
         self.mark_polled();
         if !self.sent {
-            let result = (Outcome::release(BROKEN_TASK_DELAY), Some("its task ended without an outcome"));
+            let result = AttemptResult::released(BROKEN_TASK_DELAY, "its task ended without an outcome");
             self.results.push((self.slot, self.number, result));
         }
     }
 }
 
 /// The running attempts of one worker, each in its own task.
-#[derive(Default)]
 pub(super) struct InFlight {
+    /// How long dead jobs are kept.
+    keep_dead: Duration,
     /// Running attempts by slot.
     slots: Vec<Option<RunningAttempt>>,
     free_slots: Vec<usize>,
@@ -177,6 +132,17 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
+    pub(super) fn new(keep_dead: Duration) -> Self {
+        InFlight {
+            keep_dead,
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            started_count: 0,
+            results: Arc::default(),
+            received: VecDeque::new(),
+        }
+    }
+
     pub(super) fn start(&mut self, queue_index: usize, lateness: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -207,8 +173,8 @@ impl InFlight {
         self.slots.iter().flatten()
     }
 
-    /// Waits for the next attempt to finish. Never resolves if there is none.
-    pub(super) async fn next_finished(&mut self) -> FinishedAttempt {
+    /// Waits for the next attempt to finish, and returns its queue index and outcome. Never resolves if there is none.
+    pub(super) async fn next_finished(&mut self) -> (usize, UnsettledOutcome) {
         loop {
             if let Some(finished) = self.try_next_finished() {
                 return finished;
@@ -218,7 +184,7 @@ impl InFlight {
     }
 
     /// Returns an attempt that has finished, if there is one.
-    pub(super) fn try_next_finished(&mut self) -> Option<FinishedAttempt> {
+    pub(super) fn try_next_finished(&mut self) -> Option<(usize, UnsettledOutcome)> {
         loop {
             if self.received.is_empty() {
                 std::mem::swap(&mut self.received, &mut *self.results.lock());
@@ -228,7 +194,7 @@ impl InFlight {
             if let Some(running) = self.slots[slot].take_if(|running| running.number == number) {
                 self.free_slots.push(slot);
                 let result = running.cancelled_or(result);
-                return Some(running.into_finished(result));
+                return Some(running.into_outcome(result, self.keep_dead));
             }
         }
     }
@@ -240,14 +206,14 @@ impl InFlight {
     }
 
     /// Returns the claims of a queue that have a running attempt.
-    pub(super) fn claim_keys(&self, queue_index: usize) -> Vec<(JobId, Fence)> {
+    pub(super) fn claim_keys(&self, queue_index: usize) -> HashSet<ClaimKey> {
         let of_queue = self.iter().filter(|running| running.queue_index == queue_index);
-        of_queue.map(|running| (running.held().job.id, running.held().fence)).collect()
+        of_queue.map(|running| claim_key(running.held())).collect()
     }
 
     /// Cancels the attempt of a job that another node has taken. Returns `false` if it was cancelled before or is gone.
-    pub(super) fn cancel_lost_job(&self, job: (JobId, Fence)) -> bool {
-        let found = self.iter().find(|running| (running.held().job.id, running.held().fence) == job);
+    pub(super) fn cancel_lost_job(&self, job: ClaimKey) -> bool {
+        let found = self.iter().find(|running| claim_key(running.held()) == job);
         found.is_some_and(|running| running.state.cancellation.cancel_attempt())
     }
 
@@ -279,15 +245,16 @@ impl InFlight {
     }
 
     /// Aborts all attempts, so that other nodes can run the jobs. Results that were already sent are kept.
-    pub(super) fn abort_all(&mut self) -> Vec<FinishedAttempt> {
-        let mut finished: Vec<FinishedAttempt> = std::iter::from_fn(|| self.try_next_finished()).collect();
+    pub(super) fn abort_all(&mut self) -> Vec<(usize, UnsettledOutcome)> {
+        let mut finished: Vec<(usize, UnsettledOutcome)> = std::iter::from_fn(|| self.try_next_finished()).collect();
         let running: Vec<RunningAttempt> = self.slots.iter_mut().filter_map(Option::take).collect();
         self.free_slots = (0..self.slots.len()).collect();
         let aborted = running.into_iter().map(|running| {
             running.state.cancellation.cancel_attempt();
             running.task.abort();
-            let result = running.cancelled_or((Outcome::release(Duration::ZERO), Some("its grace period was over")));
-            running.into_finished(result)
+            let aborted = AttemptResult::released(Duration::ZERO, "its grace period was over");
+            let result = running.cancelled_or(aborted);
+            running.into_outcome(result, self.keep_dead)
         });
         finished.extend(aborted);
         finished
@@ -335,11 +302,12 @@ mod tests {
 
     #[tokio::test]
     async fn attempt_that_reported_its_result_is_not_released_when_grace_period_ends() {
-        let mut in_flight = InFlight::default();
+        let mut in_flight = InFlight::new(Duration::ZERO);
         (0..3).for_each(|number| add_pending_attempt(&mut in_flight, number));
         // Sent at the last moment and not received yet.
-        in_flight.results.push((1, 1, (Outcome::Ack, None)));
-        let outcomes: Vec<Outcome> = in_flight.abort_all().into_iter().map(|finished| finished.outcome).collect();
+        in_flight.results.push((1, 1, Outcome::Ack.into()));
+        let outcomes: Vec<Outcome> =
+            in_flight.abort_all().into_iter().map(|(_, finished)| finished.end.outcome).collect();
         let released = Outcome::release(Duration::ZERO);
         assert_eq!(outcomes, [Outcome::Ack, released.clone(), released]);
         assert!(in_flight.is_empty());

@@ -4,24 +4,34 @@
 //! `queue_state` and `in_flight` its state, `heartbeat` and `timer` its threads, and `cron_ticks` fires cron rules.
 
 pub(crate) mod attempt;
+mod backoff;
 pub(crate) mod cancel;
-mod claims;
+mod claim_state;
 mod cron_ticks;
+mod deliveries;
 pub(crate) mod event;
 pub(crate) mod handler;
 mod heartbeat;
 mod in_flight;
 pub(crate) mod kind_stats;
+mod lease_history;
 pub(crate) mod middleware;
 mod outcomes;
+mod phase;
 pub(crate) mod progress;
 mod progress_sender;
+mod prune_schedule;
 mod queue_state;
 mod recent_outcomes;
 mod reconcile;
 pub mod remote;
+mod requests;
 mod run_loop;
+mod run_record;
+mod settle_pace;
 mod shutdown;
+mod slots;
+mod suspects;
 mod timer;
 
 use std::any::TypeId;
@@ -289,14 +299,14 @@ impl Worker {
         }
         self.validate()?;
         for (name, weight) in std::mem::take(&mut self.weights) {
-            let queue = self.queues.iter_mut().find(|queue| queue.name == name);
+            let queue = self.queues.iter_mut().find(|queue| queue.name() == name);
             let unknown =
                 || Error::invalid("weight", format!("{name} is not a queue of this worker; add it with `queue`"));
-            queue.ok_or_else(unknown)?.weight = Some(weight.max(1));
+            queue.ok_or_else(unknown)?.set_weight(weight.max(1));
         }
         let layers = self.duly.middleware.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
         self.handlers.layers = layers.collect();
-        let sum: usize = self.queues.iter().map(|queue| queue.limit).sum();
+        let sum: usize = self.queues.iter().map(QueueState::limit).sum();
         let settings = WorkerSettings {
             duly: self.duly,
             concurrency: self.concurrency.unwrap_or(sum).min(CONCURRENCY_MAX),
@@ -327,15 +337,15 @@ impl Worker {
             return Err(Error::invalid("queue", format!("at most {QUEUES_MAX} queues per worker")));
         }
         for (index, queue) in self.queues.iter().enumerate() {
-            check_name("queue", &queue.name)?;
-            if !(1..=CONCURRENCY_MAX).contains(&queue.limit) {
+            check_name("queue", queue.name())?;
+            if !(1..=CONCURRENCY_MAX).contains(&queue.limit()) {
                 return Err(Error::invalid(
                     "queue",
-                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", queue.name),
+                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", queue.name()),
                 ));
             }
-            if self.queues[..index].iter().any(|other| other.name == queue.name) {
-                return Err(Error::invalid("queue", format!("{} was added twice", queue.name)));
+            if self.queues[..index].iter().any(|other| other.name() == queue.name()) {
+                return Err(Error::invalid("queue", format!("{} was added twice", queue.name())));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::{PROGRESS_UPDATES_MAX, ProgressUpdate, Store};
-use crate::worker::in_flight::FinishedAttempt;
+use crate::worker::outcomes::UnsettledOutcome;
 use crate::worker::progress::ProgressBuffer;
 
 /// Updates within this time go into one request.
@@ -35,14 +35,18 @@ pub(super) fn start(buffer: Arc<ProgressBuffer>, store: Arc<dyn Store>, node: No
     }))
 }
 
-/// Returns the last updates of finished attempts. They must be sent before the settle, while the jobs are still held.
-pub(super) fn collect_final_updates(batch: &[FinishedAttempt]) -> Vec<ProgressUpdate> {
-    batch.iter().filter_map(|finished| finished.progress_update.clone()).collect()
+/// Sends the last updates of finished attempts, before their settle. A recorded update is not sent again if the settle
+/// is repeated.
+pub(super) async fn send_final_updates(store: &dyn Store, node: NodeId, batch: &mut [UnsettledOutcome]) {
+    let updates: Vec<_> = batch.iter().filter_map(|outcome| outcome.progress_update.clone()).collect();
+    let recorded = send_updates(store, node, updates).await;
+    let is_recorded = |outcome: &&mut UnsettledOutcome| recorded.contains(&outcome.end.id());
+    batch.iter_mut().filter(is_recorded).for_each(|outcome| outcome.progress_update = None);
 }
 
 /// Sends updates. Failures are ignored, so that no attempt fails because of them.
 /// Returns the jobs whose updates were recorded or may have been.
-pub(super) async fn send_updates(store: &dyn Store, node: NodeId, updates: Vec<ProgressUpdate>) -> Vec<JobId> {
+async fn send_updates(store: &dyn Store, node: NodeId, updates: Vec<ProgressUpdate>) -> Vec<JobId> {
     let mut recorded = Vec::new();
     for batch in split_into_batches(updates) {
         let ids: Vec<JobId> = batch.iter().map(|update| update.id).collect();
@@ -78,7 +82,7 @@ fn split_into_batches(updates: Vec<ProgressUpdate>) -> Vec<Vec<ProgressUpdate>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Fence, Priority};
+    use crate::job::{Fence, Locator, Priority};
 
     #[test]
     fn updates_are_split_by_count_and_by_lines() {
@@ -90,7 +94,7 @@ mod tests {
             progress: None,
             lines: vec![(std::time::SystemTime::UNIX_EPOCH, String::new()); lines],
             priority: Priority::Normal,
-            locator: 0,
+            locator: Locator::new(0),
         };
         let sizes = |updates: Vec<ProgressUpdate>| split_into_batches(updates).iter().map(Vec::len).collect::<Vec<_>>();
         assert!(sizes(Vec::new()).is_empty());

@@ -1,159 +1,121 @@
-//! The state of one queue in a worker, and how free slots are divided among queues.
+//! One queue of a worker: its slots, and the parts that decide what to send to the store and when.
+//!
+//! Each part keeps its own fields: [`ClaimState`] decides when to claim, [`UnsettledOutcomes`] what to settle,
+//! [`CronTicks`] when to fire cron rules, [`Suspects`] which dead nodes to take back from, [`Deliveries`] holds jobs
+//! that pushes have delivered, and [`HeldCountCheck`] notices if the store counts other jobs than this worker.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::job::{Fence, HeldJob};
-use crate::node::NodeId;
+use crate::store::HeartbeatReply;
+use crate::worker::claim_state::ClaimState;
+use crate::worker::cron_ticks::CronTicks;
+use crate::worker::deliveries::Deliveries;
+use crate::worker::lease_history::LeaseHistory;
 use crate::worker::outcomes::UnsettledOutcomes;
+use crate::worker::prune_schedule::PruneSchedule;
 use crate::worker::reconcile::HeldCountCheck;
+use crate::worker::suspects::Suspects;
 
 /// A claim for at least this many jobs is worth a separate request.
 pub(super) const CLAIM_AHEAD_MIN: usize = 100;
+/// Spreads the take-back requests of the nodes that survive a dead one.
+const TAKE_BACK_JITTER_MAX: Duration = Duration::from_millis(30);
 
 /// The state of one queue in a worker.
 pub(super) struct QueueState {
-    pub(super) name: String,
+    name: String,
     /// Maximum jobs of this queue that run at once.
-    pub(super) limit: usize,
+    limit: usize,
     /// Its share of free slots. Without weights on any queue, the order of the queues is strict.
-    pub(super) weight: Option<u32>,
+    weight: Option<u32>,
     /// Running attempts.
-    pub(super) running: usize,
-    /// Claims in flight: one, or two if both are large.
-    pub(super) claims_in_flight: usize,
-    /// A request for the list of held jobs is in flight.
-    pub(super) resync_in_flight: bool,
-    /// Slots reserved for the replies to claims in flight.
-    pub(super) reserved_slots: usize,
-    /// The last claim returned as many jobs as requested.
-    pub(super) last_claim_was_full: bool,
-    /// Outcomes that the store has not recorded yet.
+    running: usize,
+    pub(super) claims: ClaimState,
     pub(super) outcomes: UnsettledOutcomes,
-    /// Jobs delivered to this node and not started yet.
-    pub(super) delivered: Vec<HeldJob>,
-    /// The highest fence that a resync or a delivery has reported.
-    /// A delivery with a fence that is not higher may be a duplicate.
-    pub(super) highest_reported_fence: Fence,
-    /// The node is on the idle list: a push may wake it.
-    pub(super) on_idle_list: bool,
-    /// A claim may find jobs.
-    pub(super) maybe_ready: bool,
-    /// When to claim even without a wake.
-    pub(super) check_at: Option<Instant>,
-    /// When to fire the next cron tick of the queue.
-    pub(super) tick_at: Option<Instant>,
-    /// The store has reported that the tick is due.
-    pub(super) tick_due: bool,
-    /// A request to fire ticks is in flight; there is at most one.
-    pub(super) fire_in_flight: bool,
-    /// Consecutive failures to fire ticks.
-    pub(super) fire_failures: u32,
-    /// Earliest time of the next tick check, after one that fired nothing.
-    pub(super) fire_not_before: Option<Instant>,
-    /// Cron rules that a finished job may have unblocked.
-    pub(super) unblocked_rules: Vec<String>,
-    /// Earliest time of the next claim after a store failure.
-    pub(super) claim_not_before: Option<Instant>,
-    /// Consecutive failed claims.
-    pub(super) claim_failures: u32,
-    /// The reply to a claim was lost: the list of held jobs must be requested.
-    pub(super) needs_resync: bool,
-    /// Nodes that may be dead and hold jobs of this queue.
-    pub(super) suspects: Vec<NodeId>,
-    /// Nodes that become suspects at the given time, unless a heartbeat reply corrects that.
-    pub(super) expiring: Vec<(NodeId, Instant)>,
-    /// Compares the number of held jobs with the store's count.
+    pub(super) deliveries: Deliveries,
+    pub(super) ticks: CronTicks,
+    pub(super) suspects: Suspects,
+    pub(super) lease: LeaseHistory,
+    pub(super) prune: PruneSchedule,
     pub(super) count_check: HeldCountCheck,
-    /// When the last heartbeat reply arrived, and since when no reply was late enough for the lease to have expired.
-    last_heartbeat_at: Option<Instant>,
-    leased_since: Option<Instant>,
-    /// Jobs done since the last prune.
-    pub(super) done_since_prune: usize,
-    /// When to prune next.
-    pub(super) prune_at: Option<Instant>,
 }
 
 impl QueueState {
-    pub(super) fn new(queue: String, limit: usize) -> Self {
+    pub(super) fn new(name: String, limit: usize) -> Self {
         QueueState {
-            name: queue,
+            name,
             limit,
             weight: None,
             running: 0,
-            claims_in_flight: 0,
-            resync_in_flight: false,
-            reserved_slots: 0,
-            last_claim_was_full: false,
+            claims: ClaimState::new(),
             outcomes: UnsettledOutcomes::default(),
-            delivered: Vec::new(),
-            highest_reported_fence: Fence(0),
-            on_idle_list: false,
-            maybe_ready: true,
-            check_at: None,
-            tick_at: None,
-            tick_due: false,
-            fire_in_flight: false,
-            fire_failures: 0,
-            fire_not_before: None,
-            unblocked_rules: Vec::new(),
-            claim_not_before: None,
-            claim_failures: 0,
-            needs_resync: false,
-            suspects: Vec::new(),
-            expiring: Vec::new(),
+            deliveries: Deliveries::new(),
+            ticks: CronTicks::default(),
+            suspects: Suspects::default(),
+            lease: LeaseHistory::default(),
+            prune: PruneSchedule::default(),
             count_check: HeldCountCheck::default(),
-            last_heartbeat_at: None,
-            leased_since: None,
-            done_since_prune: 0,
-            prune_at: None,
         }
     }
 
-    /// Records a heartbeat reply. The store may have applied the heartbeat up to one interval earlier, so a reply
-    /// counts as late after two thirds of a lease.
-    pub(super) fn record_heartbeat(&mut self, now: Instant, lease: Duration) {
-        if self.last_heartbeat_at.is_none_or(|before| now - before > lease * 2 / 3) {
-            self.leased_since = Some(now);
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(super) fn weight(&self) -> Option<u32> {
+        self.weight
+    }
+
+    pub(super) fn set_weight(&mut self, weight: u32) {
+        self.weight = Some(weight);
+    }
+
+    // Slots.
+
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Returns the slots that are taken or reserved for the replies to claims in flight.
+    pub(super) fn busy_slots(&self) -> usize {
+        self.running + self.claims.reserved_slots()
+    }
+
+    /// Returns whether another job of this queue may start.
+    pub(super) fn has_room(&self) -> bool {
+        self.busy_slots() < self.limit
+    }
+
+    /// Returns whether all slots run an attempt. Reserved slots do not count: an empty reply frees them at once.
+    pub(super) fn is_full(&self) -> bool {
+        self.running >= self.limit
+    }
+
+    pub(super) fn record_started(&mut self) {
+        self.running += 1;
+    }
+
+    pub(super) fn record_finished(&mut self) {
+        self.running -= 1;
+        self.count_check.record_changes(1);
+    }
+
+    // Claims.
+
+    /// Returns how many jobs to claim: 0 if a claim is pointless, or until it is known which jobs this node holds.
+    pub(super) fn jobs_to_claim(&self, now: Instant) -> usize {
+        let free = self.limit.saturating_sub(self.busy_slots());
+        let claim_ahead = free >= CLAIM_AHEAD_MIN && self.claims.can_claim_ahead(now);
+        match claim_ahead || (self.claims.wants_claim() && self.claims.can_send(now)) {
+            true => free.saturating_sub(self.deliveries.len()),
+            false => 0,
         }
-        self.last_heartbeat_at = Some(now);
-    }
-
-    /// Returns whether the lease has been valid since `since`, so that no other node can have taken held jobs.
-    pub(super) fn is_leased_since(&self, since: Instant, now: Instant, lease: Duration) -> bool {
-        let is_current = self.last_heartbeat_at.is_some_and(|replied| now - replied <= lease * 2 / 3);
-        is_current && self.leased_since.is_some_and(|leased| leased <= since)
-    }
-
-    /// Adds a node that may be dead.
-    pub(super) fn add_suspect(&mut self, node: NodeId) {
-        if !self.suspects.contains(&node) {
-            self.suspects.push(node);
-        }
-        self.maybe_ready = true;
-    }
-
-    /// Turns nodes with an expired lease into suspects.
-    pub(super) fn suspect_expired(&mut self, now: Instant) {
-        let (expired, expiring) = std::mem::take(&mut self.expiring).into_iter().partition(|(_, at)| *at <= now);
-        self.expiring = expiring;
-        let expired: Vec<(NodeId, Instant)> = expired;
-        expired.into_iter().for_each(|(node, _)| self.add_suspect(node));
-    }
-
-    /// Returns whether no claim is in flight and no backoff is running.
-    pub(super) fn can_claim(&self, now: Instant) -> bool {
-        self.claims_in_flight == 0 && self.claim_not_before.is_none_or(|at| at <= now)
-    }
-
-    /// Returns whether a second large claim can follow the one in flight, so that the store works while jobs start.
-    fn can_claim_ahead(&self, now: Instant) -> bool {
-        let is_large = self.limit.saturating_sub(self.running + self.reserved_slots) >= CLAIM_AHEAD_MIN;
-        is_large
-            && self.claims_in_flight == 1
-            && self.last_claim_was_full
-            && self.claim_not_before.is_none_or(|at| at <= now)
     }
 
     /// Returns the maximum size of one claim. With many slots it is half of them, so that two claims can overlap.
@@ -161,116 +123,99 @@ impl QueueState {
         if self.limit >= 2 * CLAIM_AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
     }
 
-    /// Returns how many jobs to claim: 0 if a claim is pointless, or until it is known which jobs this node holds.
-    pub(super) fn jobs_to_claim(&self, now: Instant) -> usize {
-        match !self.needs_resync && ((self.maybe_ready && self.can_claim(now)) || self.can_claim_ahead(now)) {
-            true => self.limit.saturating_sub(self.running + self.reserved_slots + self.delivered.len()),
-            false => 0,
+    /// Requests a claim. Claim replies also report due ticks, but without a free slot no claim is sent. Then the ticks
+    /// are checked separately, or a new cron rule would wait until a job finishes.
+    pub(super) fn check(&mut self, worker_is_full: bool, now: Instant) {
+        self.claims.request_claim();
+        if worker_is_full || self.is_full() {
+            self.ticks.check_at(now);
         }
     }
-}
 
-/// Divides `free` slots among queues, given as `(wanted jobs, weight)`. Returns `(queue index, jobs)`, never 0 jobs.
-///
-/// Without weights, the first queue gets as much as it wants, then the next one.
-/// With weights, the slots are divided in proportion; `random` in 0..1 decides which queue gets the remainder.
-pub(super) fn divide_slots(queues: &[(usize, Option<u32>)], free: usize, random: f64) -> Vec<(usize, usize)> {
-    let open: Vec<usize> = (0..queues.len()).filter(|index| queues[*index].0 > 0).collect();
-    let weighted = queues.iter().any(|(_, weight)| weight.is_some());
-    if !weighted {
-        return divide_slots_in_order(queues, &open, free);
-    }
-    let weight = |index: usize| u64::from(queues[index].1.unwrap_or(1));
-    let sum: u64 = open.iter().map(|index| weight(*index)).sum();
-    let mut shares = Vec::new();
-    let (mut before, mut given) = (0.0, 0);
-    for index in open {
-        // All cumulative shares are shifted by the same random fraction: they add up, and each is fair on average.
-        before += free as f64 * weight(index) as f64 / sum.max(1) as f64;
-        let up_to = ((before + random.clamp(0.0, 0.999_999)).floor() as usize).min(free);
-        let share = (up_to - given).min(queues[index].0);
-        given = up_to;
-        if share > 0 {
-            shares.push((index, share));
-        }
-    }
-    shares
-}
+    // Heartbeats and deadlines.
 
-fn divide_slots_in_order(queues: &[(usize, Option<u32>)], open: &[usize], free: usize) -> Vec<(usize, usize)> {
-    let mut remaining = free;
-    let mut shares = Vec::new();
-    for index in open {
-        let share = queues[*index].0.min(remaining);
-        if share > 0 {
-            shares.push((*index, share));
-            remaining -= share;
+    /// Handles the reply to a heartbeat, unless it does not cover this queue: compares the counts of held jobs and
+    /// notes dead and dying nodes.
+    pub(super) fn handle_heartbeat(&mut self, reply: &HeartbeatReply, now: Instant, lease: Duration) {
+        if !reply.unreachable.contains(&self.name) {
+            self.lease.record_heartbeat(now, lease);
+            let theirs = reply.held.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, held)| *held);
+            let ours = (self.running + self.outcomes.pending_count() + self.deliveries.len()) as u64;
+            let at_rest = !self.outcomes.has_in_flight() && !self.claims.has_in_flight();
+            if self.count_check.is_out_of_sync(theirs, ours, at_rest) {
+                self.claims.request_resync();
+            }
+        }
+        let expiring = reply.expiring.iter().filter(|(_, name, _)| *name == self.name);
+        let jittered = |after: Duration| now + after + TAKE_BACK_JITTER_MAX.mul_f64(fastrand::f64());
+        self.suspects.set_expiring(expiring.map(|(node, _, after)| (*node, jittered(*after))).collect());
+        for (node, name) in &reply.suspects {
+            if *name == self.name {
+                self.suspects.add(*node);
+                self.claims.request_claim();
+            }
         }
     }
-    shares
+
+    /// Acts on deadlines that have passed.
+    pub(super) fn handle_deadlines(&mut self, now: Instant) {
+        self.claims.expire(now);
+        if self.suspects.suspect_expired(now) {
+            self.claims.request_claim();
+        }
+    }
+
+    /// Returns when the queue needs attention even if nothing happens, apart from unsent outcomes.
+    pub(super) fn deadlines(&self, now: Instant) -> impl Iterator<Item = Instant> {
+        let [check_at, claim_at] = self.claims.deadlines(now);
+        [check_at, claim_at, self.prune.next_at(), self.suspects.next_expiry()].into_iter().flatten()
+    }
+
+    // The end of the run.
+
+    /// Returns whether nothing of this queue is in flight or waits to be recorded.
+    pub(super) fn is_settled(&self) -> bool {
+        self.outcomes.unrecorded_count() == 0 && !self.claims.has_in_flight() && !self.ticks.is_in_flight()
+    }
+
+    /// Returns whether no job is ready and no known suspect or due tick may lead to one.
+    pub(super) fn is_drained(&self, now: Instant) -> bool {
+        !self.claims.wants_claim() && self.suspects.is_empty() && !self.ticks.can_fire(now)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn queues_without_weights_are_filled_in_order() {
-        assert_eq!(divide_slots(&[(5, None), (5, None)], 3, 0.0), [(0, 3)]);
-        assert_eq!(divide_slots(&[(5, None), (5, None)], 8, 0.0), [(0, 5), (1, 3)]);
-        assert_eq!(divide_slots(&[(0, None), (5, None)], 8, 0.0), [(1, 5)]);
-    }
-
-    #[test]
-    fn free_slots_are_divided_by_weight() {
-        assert_eq!(divide_slots(&[(9, Some(3)), (9, Some(1))], 8, 0.0), [(0, 6), (1, 2)]);
-    }
-
-    #[test]
-    fn single_free_slot_goes_to_each_queue_by_weight_on_average() {
-        let first =
-            (0..1_000).filter(|n| divide_slots(&[(9, Some(3)), (9, Some(1))], 1, f64::from(*n) / 1_000.0)[0].0 == 0);
-        assert!((700..800).contains(&first.count()));
-    }
+    use crate::worker::claim_state::ClaimPurpose;
 
     #[test]
     fn large_claim_is_split_in_two_and_overlapped() {
         let now = Instant::now();
+        let half = ClaimPurpose::TakeJobs(2 * CLAIM_AHEAD_MIN, None);
         let mut queue = QueueState::new("q".into(), 4 * CLAIM_AHEAD_MIN);
         assert_eq!((queue.jobs_to_claim(now), queue.claim_size_max()), (4 * CLAIM_AHEAD_MIN, 2 * CLAIM_AHEAD_MIN));
-        (queue.claims_in_flight, queue.reserved_slots) = (1, 2 * CLAIM_AHEAD_MIN);
+        queue.claims.record_sent(half);
         assert_eq!(queue.jobs_to_claim(now), 0, "the first claim may not be full");
-        queue.last_claim_was_full = true;
+        queue.claims.record_reply(half);
+        queue.claims.record_claimed(true, false, None);
+        queue.claims.record_sent(half);
         assert_eq!(queue.jobs_to_claim(now), 2 * CLAIM_AHEAD_MIN);
-        queue.needs_resync = true;
+        queue.claims.request_resync();
         assert_eq!(queue.jobs_to_claim(now), 0, "a resync waits until no claim is in flight");
-        (queue.claims_in_flight, queue.reserved_slots) = (0, 0);
+        queue.claims.record_reply(half);
         assert_eq!(queue.jobs_to_claim(now), 0, "no claim before the resync");
-        queue.needs_resync = false;
-        (queue.claims_in_flight, queue.reserved_slots) = (2, 3 * CLAIM_AHEAD_MIN);
-        assert_eq!(queue.jobs_to_claim(now), 0, "at most two claims in flight");
         let few = QueueState::new("q".into(), CLAIM_AHEAD_MIN);
         assert_eq!((few.jobs_to_claim(now), few.claim_size_max()), (CLAIM_AHEAD_MIN, CLAIM_AHEAD_MIN));
     }
 
-    proptest! {
-        #[test]
-        fn shares_never_exceed_free_slots_or_demand(
-            queues in proptest::collection::vec((0usize..50, proptest::option::of(0u32..9)), 0..8),
-            free in 0usize..100,
-            random in any::<f64>(),
-        ) {
-            let shares = divide_slots(&queues, free, random);
-            prop_assert!(shares.iter().map(|(_, n)| n).sum::<usize>() <= free);
-            prop_assert!(shares.iter().all(|(index, n)| *n > 0 && *n <= queues[*index].0));
-        }
-
-        #[test]
-        fn strict_order_fills_every_slot(wanted in proptest::collection::vec(0usize..50, 0..8), free in 0usize..100) {
-            let queues: Vec<_> = wanted.iter().map(|jobs| (*jobs, None)).collect();
-            let given: usize = divide_slots(&queues, free, 0.0).iter().map(|(_, n)| n).sum();
-            prop_assert_eq!(given, free.min(wanted.iter().sum()));
-        }
+    #[test]
+    fn new_claim_waits_for_room() {
+        let now = Instant::now();
+        let mut queue = QueueState::new("q".into(), 1);
+        queue.record_started();
+        assert_eq!((queue.jobs_to_claim(now), queue.is_full(), queue.has_room()), (0, true, false));
+        queue.record_finished();
+        assert_eq!(queue.jobs_to_claim(now), 1);
     }
 }

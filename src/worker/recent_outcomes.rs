@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 
-use crate::job::{Fence, JobId, Outcome};
+use crate::job::Outcome;
+use crate::worker::outcomes::ClaimKey;
 
 /// Maximum remembered outcomes: more than are recorded while a replica lags behind.
 const RECENT_OUTCOMES_MAX: usize = 10_000;
@@ -14,13 +15,13 @@ const RECENT_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Default)]
 pub(super) struct RecentOutcomes {
-    entries: VecDeque<((JobId, Fence), Outcome, Option<String>)>,
+    entries: VecDeque<(ClaimKey, Outcome, Option<String>)>,
     /// Total bytes of results.
     result_bytes: usize,
 }
 
 impl RecentOutcomes {
-    pub(super) fn remember(&mut self, attempt: (JobId, Fence), outcome: Outcome, result: Option<String>) {
+    pub(super) fn remember(&mut self, attempt: ClaimKey, outcome: Outcome, result: Option<String>) {
         self.result_bytes += result_len(result.as_ref());
         self.entries.push_back((attempt, outcome, result));
         while self.entries.len() > RECENT_OUTCOMES_MAX || self.result_bytes > RECENT_RESULT_BYTES_MAX {
@@ -30,7 +31,7 @@ impl RecentOutcomes {
     }
 
     /// Returns the outcome and the result of an attempt.
-    pub(super) fn find(&self, attempt: (JobId, Fence)) -> Option<(Outcome, Option<String>)> {
+    pub(super) fn find(&self, attempt: ClaimKey) -> Option<(Outcome, Option<String>)> {
         let found = self.entries.iter().rev().find(|(other, ..)| *other == attempt);
         found.map(|(_, outcome, result)| (outcome.clone(), result.clone()))
     }
@@ -43,8 +44,9 @@ fn result_len(result: Option<&String>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::{Fence, JobId};
 
-    fn claim_key(n: u64) -> (JobId, Fence) {
+    fn claim_key(n: u64) -> ClaimKey {
         (JobId::from_name(&n.to_string()), Fence(n))
     }
 

@@ -9,7 +9,7 @@ use super::{HeldEntry, HoldId, Sidekiq, entry, mixed_list_error, promote, settle
 use crate::clock::{Micros, from_micros, micros};
 use crate::compat::sidekiq::find_job;
 use crate::error::Result;
-use crate::job::{Fence, HeldJob};
+use crate::job::{Fence, HeldJob, Locator};
 use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys, ScriptReply};
 use crate::store::{CLAIM_MAX, Claim, ClaimReply, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
@@ -116,7 +116,7 @@ fn to_held_job(entry: SidekiqEntry, fence: Fence, locator: i64) -> HeldJob {
         due: from_micros(entry.due),
         attempts: entry.attempts,
         crashes: entry.crashes,
-        locator,
+        locator: Locator::new(locator),
     }
 }
 

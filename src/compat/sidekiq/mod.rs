@@ -88,7 +88,7 @@ struct HeldEntry {
 impl SidekiqState {
     /// Returns the entry of this attempt, if a node of this process holds it.
     fn held_entry(&self, node: NodeId, end: &AttemptEnd) -> Option<&HeldEntry> {
-        self.held.get(&node)?.get(&end.queue)?.get(&(end.fence.0, end.locator))
+        self.held.get(&node)?.get(end.queue())?.get(&(end.fence().0, end.held().locator.value()))
     }
 }
 

@@ -26,21 +26,21 @@ pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<AttemptEnd>)
 
 async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&AttemptEnd]) -> Result<Vec<JobId>> {
     let keys = store.redis.keys(queue);
-    let is_plain = |end: &AttemptEnd| end.outcome == Outcome::Ack && end.keep.is_zero() && end.crashes == 0;
+    let is_plain = |end: &AttemptEnd| end.outcome == Outcome::Ack && end.keep.is_zero() && end.held().crashes == 0;
     // If an attempt is settled twice in one batch, the first outcome counts.
     let mut seen = HashSet::with_capacity(ends.len());
     let (ends, duplicates): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) =
-        ends.iter().copied().partition(|end| seen.insert((end.fence, end.locator)));
+        ends.iter().copied().partition(|end| seen.insert((end.fence(), end.held().locator.value())));
     let (plain, others): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) = ends.iter().copied().partition(|end| is_plain(end));
     // Ids of jobs pushed by Ruby need not be remembered: Ruby does not deduplicate pushes.
     let remembered: Vec<&&AttemptEnd> =
-        ends.iter().filter(|end| end.outcome == Outcome::Ack && id::is_duly_id(end.id)).collect();
+        ends.iter().filter(|end| end.outcome == Outcome::Ack && id::is_duly_id(end.id())).collect();
     let mut cmd = settle_command(store, &keys, node, plain.len(), remembered.len());
     for end in &plain {
-        cmd.arg(held_field(end.fence, end.locator));
+        cmd.arg(held_field(end.fence(), end.held().locator.value()));
     }
     for end in remembered {
-        cmd.arg(end.id.as_bytes());
+        cmd.arg(end.id().as_bytes());
     }
     for end in &others {
         append_outcome(store, node, &keys, end, &mut cmd).await?;
@@ -50,12 +50,12 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&Attem
     let lost_numbers = reply.list()?;
     let parse = |text: &Option<Vec<u8>>| std::str::from_utf8(text.as_deref()?).ok()?.parse::<usize>().ok();
     let mut lost: Vec<JobId> =
-        lost_numbers.iter().filter_map(parse).filter_map(|number| sent.get(number - 1)).map(|end| end.id).collect();
-    lost.extend(duplicates.iter().map(|end| end.id));
+        lost_numbers.iter().filter_map(parse).filter_map(|number| sent.get(number - 1)).map(|end| end.id()).collect();
+    lost.extend(duplicates.iter().map(|end| end.id()));
     let mut state = store.state();
     if let Some(held) = state.held.get_mut(&node).and_then(|held| held.get_mut(queue)) {
         for end in &ends {
-            held.remove(&(end.fence.0, end.locator));
+            held.remove(&(end.fence().0, end.held().locator.value()));
         }
     }
     Ok(lost)
@@ -83,11 +83,11 @@ async fn append_outcome(
     cmd: &mut Cmd,
 ) -> Result<()> {
     let bytes = read_entry(store, node, keys, end).await?;
-    let parsed = entry::parse_entry(&end.queue, &bytes, None).ok();
+    let parsed = entry::parse_entry(end.queue(), &bytes, None).ok();
     let failed = |error: &str| {
         let now = store.now();
-        let failure = EntryFailure { queue: &end.queue, now, node, error, crashes: end.crashes };
-        entry::fail_entry(&bytes, &failure).unwrap_or_else(|e| entry::wrap_unreadable(&end.queue, &bytes, &e, now))
+        let failure = EntryFailure { queue: end.queue(), now, node, error, crashes: end.held().crashes };
+        entry::fail_entry(&bytes, &failure).unwrap_or_else(|e| entry::wrap_unreadable(end.queue(), &bytes, &e, now))
     };
     let skips_dead_set = parsed.is_some_and(|entry| entry.skips_dead_set);
     let (outcome, time, new) = match &end.outcome {
@@ -98,11 +98,15 @@ async fn append_outcome(
         Outcome::Retry { after, error } => ("r", micros(*after), failed(error)),
         Outcome::Release { after } if after.is_zero() => ("l", 0, String::new()),
         Outcome::Release { after } => {
-            let scheduled = entry::schedule_entry(&bytes, end.crashes);
+            let scheduled = entry::schedule_entry(&bytes, end.held().crashes);
             ("w", micros(*after), scheduled.unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned()))
         }
     };
-    cmd.arg(held_field(end.fence, end.locator)).arg(outcome).arg(time).arg(new).arg(end.id.as_bytes());
+    cmd.arg(held_field(end.fence(), end.held().locator.value()))
+        .arg(outcome)
+        .arg(time)
+        .arg(new)
+        .arg(end.id().as_bytes());
     Ok(())
 }
 
@@ -112,7 +116,7 @@ async fn read_entry(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &Attem
         return Ok(held.entry.clone());
     }
     let mut cmd = redis::cmd("HGET");
-    cmd.arg(keys::held_key(keys, node)).arg(held_field(end.fence, end.locator));
+    cmd.arg(keys::held_key(keys, node)).arg(held_field(end.fence(), end.held().locator.value()));
     let entry: Option<Vec<u8>> =
         convert_reply("settle", store.redis.send_idempotent("settle", ConnectionRole::Worker, 0, &cmd).await?)?;
     Ok(entry.unwrap_or_default())

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::job::{Fence, HeldJob, JobId, JobProgress, JobRecord, Priority, State};
+use crate::job::{Fence, HeldJob, JobId, JobProgress, JobRecord, Locator, Priority, State};
 
 /// Most jobs changed in one operation of a bulk change.
 pub const BULK_CHANGE_MAX: usize = 200;
@@ -114,7 +114,7 @@ pub struct ProgressUpdate {
     pub lines: Vec<(SystemTime, String)>,
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis stores it with the held job"))]
     pub(crate) priority: Priority,
-    pub(crate) locator: i64,
+    pub(crate) locator: Locator,
 }
 
 impl ProgressUpdate {

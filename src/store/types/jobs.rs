@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::job::push::RESERVED_KIND_PREFIX;
-use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, Priority, State};
+use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, State};
 use crate::node::NodeId;
 use crate::store::{Capacity, TransferMark};
 
@@ -47,19 +47,13 @@ pub struct ClaimReply {
     pub suspect_has_more: bool,
 }
 
-/// How one attempt ended. Identifies the held job completely, so that holder, job and fence are checked at once.
+/// How one attempt ended, as the store records it. Identifies the held job completely, so that holder, job and fence
+/// are checked at once. The values of the claim save the store a read: only the holder can change them.
 #[derive(Clone, Debug)]
 pub struct AttemptEnd {
-    /// The job's queue.
-    pub queue: String,
-    /// The job.
-    pub id: JobId,
-    /// The fence of the claim.
-    pub fence: Fence,
+    pub(crate) held: Arc<HeldJob>,
     /// The outcome to record.
     pub outcome: Outcome,
-    /// Its unique key, to be freed if this ends the job.
-    pub unique: Option<String>,
     /// How long the job is kept once it is done or dead.
     pub keep: Duration,
     /// Duration and lateness of the attempt; `None` if there was no attempt.
@@ -68,33 +62,58 @@ pub struct AttemptEnd {
     pub result: Option<String>,
     /// The job is released because the node has no handler for its kind. A node with one may claim it before it is due.
     pub deferred: bool,
-    /// Its kind, needed to group and index dead jobs.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "SQLite reads it by the row id"))]
-    pub(crate) kind: String,
-    /// Its tags, needed to index scheduled and dead jobs.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "SQLite reads them by the row id"))]
-    pub(crate) tags: Vec<String>,
-    /// Size of its args, in bytes.
-    pub(crate) args_bytes: u64,
-    /// Values from the claim, which save the store a read: only the holder can change them.
-    pub(crate) due: SystemTime,
-    pub(crate) attempts: u32,
-    pub(crate) crashes: u32,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis stores it with the held job"))]
-    pub(crate) priority: Priority,
-    /// The store's own row id of the job.
-    pub(crate) locator: i64,
 }
 
 impl AttemptEnd {
+    /// Returns the end of an attempt at this held job. A dead job is kept for `keep_dead`, a done job for as long as
+    /// its push asked for.
+    #[must_use]
+    pub fn new(held: Arc<HeldJob>, outcome: Outcome, keep_dead: Duration) -> Self {
+        let keep = match outcome {
+            Outcome::Bury { .. } => keep_dead,
+            _ => held.job.keep,
+        };
+        AttemptEnd { held, outcome, keep, timing: None, result: None, deferred: false }
+    }
+
+    /// Returns the end of an attempt at this held job, which is kept for `keep` once it is done or dead.
+    #[must_use]
+    pub fn from_held(held: &HeldJob, outcome: Outcome, keep: Duration) -> Self {
+        AttemptEnd { keep, ..AttemptEnd::new(Arc::new(held.clone()), outcome, keep) }
+    }
+
+    /// Returns the job and its claim.
+    #[must_use]
+    pub fn held(&self) -> &Arc<HeldJob> {
+        &self.held
+    }
+
+    /// Returns the job's queue.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.held.job.queue
+    }
+
+    /// Returns the job's id.
+    #[must_use]
+    pub fn id(&self) -> JobId {
+        self.held.job.id
+    }
+
+    /// Returns the fence of the claim.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
     /// Groups ends by queue, in order: on Redis an operation concerns one queue.
     #[cfg(feature = "redis")]
     pub(crate) fn group_by_queue(ends: &[AttemptEnd]) -> Vec<(&str, Vec<&AttemptEnd>)> {
         let mut queues: Vec<(&str, Vec<&AttemptEnd>)> = Vec::new();
         for end in ends {
-            match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
+            match queues.iter_mut().find(|(queue, _)| *queue == end.queue()) {
                 Some((_, of_queue)) => of_queue.push(end),
-                None => queues.push((&end.queue, vec![end])),
+                None => queues.push((end.queue(), vec![end])),
             }
         }
         queues
@@ -103,31 +122,7 @@ impl AttemptEnd {
     /// Returns whether a node with a handler for the kind may claim the job before it is due.
     /// The kind of an unreadable job is unknown, so such a job is never deferred.
     pub(crate) fn is_deferred(&self) -> bool {
-        self.deferred && !self.kind.starts_with(RESERVED_KIND_PREFIX)
-    }
-
-    /// Returns the end of an attempt at this held job, which is kept for `keep` once it is done or dead.
-    #[must_use]
-    pub fn from_held(held: &HeldJob, outcome: Outcome, keep: Duration) -> Self {
-        AttemptEnd {
-            queue: held.job.queue.clone(),
-            id: held.job.id,
-            fence: held.fence,
-            outcome,
-            unique: held.job.unique.clone(),
-            keep,
-            timing: None,
-            result: None,
-            deferred: false,
-            kind: held.job.kind.clone(),
-            tags: held.job.tags.clone(),
-            args_bytes: held.job.args.len() as u64,
-            due: held.due,
-            attempts: held.attempts,
-            crashes: held.crashes,
-            priority: held.job.priority,
-            locator: held.locator,
-        }
+        self.deferred && !self.held.job.kind.starts_with(RESERVED_KIND_PREFIX)
     }
 }
 

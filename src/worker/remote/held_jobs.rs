@@ -35,10 +35,10 @@ pub(super) struct RemoteJob {
 }
 
 impl RemoteJob {
-    pub(super) fn new(held: HeldJob, since: Instant, now: SystemTime) -> Self {
+    pub(super) fn new(held: Arc<HeldJob>, since: Instant, now: SystemTime) -> Self {
         let lateness = now.duration_since(held.due).unwrap_or_default();
         RemoteJob {
-            held: Arc::new(held),
+            held,
             since,
             sequence: 0,
             lateness,
@@ -126,7 +126,7 @@ pub(super) fn decide_outcome(held: &HeldJob, cancelled: bool, reported: Reported
 
 /// Returns how a job ends that was just claimed and must not be delivered; `None` if it can be delivered.
 pub(super) fn reject_claimed(
-    held: &HeldJob,
+    held: &Arc<HeldJob>,
     kinds: &[String],
     now: SystemTime,
     keep_dead: Duration,
@@ -142,16 +142,12 @@ pub(super) fn reject_claimed(
 
 /// Returns the end of an attempt as the store records it; `job` supplies the timing if the attempt ran.
 pub(super) fn end_attempt(
-    held: &HeldJob,
+    held: &Arc<HeldJob>,
     job: Option<&RemoteJob>,
     outcome: Outcome,
     keep_dead: Duration,
 ) -> AttemptEnd {
-    let keep = match outcome {
-        Outcome::Bury { .. } => keep_dead,
-        _ => held.job.keep,
-    };
     let timing =
         job.map(|job| AttemptTiming { lateness: job.lateness, duration: crate::clock::monotonic_now() - job.since });
-    AttemptEnd { timing, ..AttemptEnd::from_held(held, outcome, keep) }
+    AttemptEnd { timing, ..AttemptEnd::new(held.clone(), outcome, keep_dead) }
 }

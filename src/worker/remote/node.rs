@@ -260,7 +260,7 @@ impl RemoteNode {
                 let queue = state.queues[index].name.clone();
                 state.retain_held(&queue, &stored, self.node.lease);
             }
-            for held in reply.jobs {
+            for held in reply.jobs.into_iter().map(Arc::new) {
                 let is_held = state.jobs.get(&held.job.id).is_some_and(|job| job.held.fence == held.fence);
                 match held_jobs::reject_claimed(&held, &self.kinds, reply.now, self.duly.options.keep_dead) {
                     _ if is_held => {}

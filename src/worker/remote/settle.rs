@@ -54,7 +54,7 @@ impl RemoteNode {
         }
         // A separate task: the recording must finish if the caller goes away, or recorded jobs stay held here.
         let node = self.clone();
-        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
+        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id(), end.fence())).collect();
         let recorded = tokio::spawn(async move { node.record(by, ends).await }).await;
         // A task that did not finish may have recorded the ends.
         let refused = recorded.unwrap_or_else(|error| {
@@ -67,19 +67,19 @@ impl RemoteNode {
 
     /// Adds recorded ends to the statistics by kind.
     fn count_kinds(&self, ends: &[AttemptEnd], lost: &[JobId]) {
-        for end in ends.iter().filter(|end| !lost.contains(&end.id)) {
+        for end in ends.iter().filter(|end| !lost.contains(&end.id())) {
             if let Some(timing) = end.timing {
-                self.duly.kind_stats.record(&self.duly.store, &end.kind, &end.outcome, timing);
+                self.duly.kind_stats.record(&self.duly.store, &end.held().job.kind, &end.outcome, timing);
             }
         }
     }
 
     async fn record(&self, by: SettledBy, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
-        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
+        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id(), end.fence())).collect();
         let requeued: Vec<String> = ends
             .iter()
             .filter(|end| matches!(end.outcome, Outcome::Retry { .. } | Outcome::Release { .. }))
-            .map(|end| end.queue.clone())
+            .map(|end| end.queue().to_owned())
             .collect();
         let counted = ends.clone();
         // A concurrent resync could list jobs that are recorded here, and deliver them a second time.

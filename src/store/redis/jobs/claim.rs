@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result};
-use crate::job::{Fence, HeldJob, JobId};
+use crate::job::{Fence, HeldJob, JobId, Locator};
 use crate::node::NodeId;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::settle;
@@ -173,8 +173,8 @@ fn decode_held_job(
 ) -> HeldJob {
     let (job, due) = record::decode(id, queue, record);
     let meta = meta.filter(|_| has_meta).and_then(JobMeta::decode).unwrap_or_default();
-    let locator =
-        if has_meta { LocatorParts { failures: meta.failures, ticket_number: meta.ticket_number }.pack() } else { 0 };
+    let parts = LocatorParts { failures: meta.failures, ticket_number: meta.ticket_number };
+    let locator = if has_meta { parts.pack() } else { LocatorParts::NO_META };
     let due = if meta.due > 0 { meta.due } else { due };
     HeldJob { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, locator }
 }
@@ -196,18 +196,22 @@ pub(crate) struct LocatorParts {
 
 impl LocatorParts {
     const HAS_META: i64 = 1 << 62;
+    /// The locator of a job without a meta.
+    const NO_META: Locator = Locator::new(0);
 
-    fn pack(self) -> i64 {
-        LocatorParts::HAS_META
-            | i64::from(self.ticket_number.min(COUNT_MAX)) << 31
-            | i64::from(self.failures.min(COUNT_MAX))
+    fn pack(self) -> Locator {
+        Locator::new(
+            LocatorParts::HAS_META
+                | i64::from(self.ticket_number.min(COUNT_MAX)) << 31
+                | i64::from(self.failures.min(COUNT_MAX)),
+        )
     }
 
     /// Returns `None` for a job without a meta.
-    pub(crate) fn unpack(locator: i64) -> Option<Self> {
-        let part = |bits: i64| u32::try_from(bits & i64::from(COUNT_MAX)).unwrap_or(0);
-        (locator & LocatorParts::HAS_META != 0)
-            .then(|| LocatorParts { failures: part(locator), ticket_number: part(locator >> 31) })
+    pub(crate) fn unpack(locator: Locator) -> Option<Self> {
+        let (bits, part) = (locator.value(), |bits: i64| u32::try_from(bits & i64::from(COUNT_MAX)).unwrap_or(0));
+        (bits & LocatorParts::HAS_META != 0)
+            .then(|| LocatorParts { failures: part(bits), ticket_number: part(bits >> 31) })
     }
 }
 
@@ -328,6 +332,6 @@ mod tests {
 
     #[test]
     fn locator_of_job_without_meta_has_no_parts() {
-        assert_eq!(LocatorParts::unpack(0), None);
+        assert_eq!(LocatorParts::unpack(LocatorParts::NO_META), None);
     }
 }

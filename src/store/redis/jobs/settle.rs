@@ -40,12 +40,12 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&Attempt
     let mut seen = HashSet::with_capacity(ends.len());
     for end in ends {
         let is_plain_ack = end.outcome == Outcome::Ack
-            && end.unique.is_none()
-            && LocatorParts::unpack(end.locator).is_none()
+            && end.held().job.unique.is_none()
+            && LocatorParts::unpack(end.held().locator).is_none()
             && (end.result.is_none() || end.keep.is_zero());
         match is_plain_ack {
             // A second outcome of the same job: the first counts.
-            _ if !seen.insert(end.id) => lost.push(end.id),
+            _ if !seen.insert(end.id()) => lost.push(end.id()),
             true if end.keep.is_zero() => plain.push(*end),
             true => retained.push(*end),
             false => others.push(*end),
@@ -78,13 +78,13 @@ async fn settle_acks(
     let acks = || plain.iter().chain(retained).copied();
     append_counters(&mut cmd, acks(), store.options.history);
     for end in acks() {
-        cmd.arg(end.id.as_bytes());
+        cmd.arg(end.id().as_bytes());
     }
     for end in retained {
         cmd.arg(span_micros(end.keep));
     }
     // Jobs of one claim have the same held value and are mostly adjacent.
-    let all: Vec<_> = acks().map(|end| (end.fence, held_flag(end))).collect();
+    let all: Vec<_> = acks().map(|end| (end.fence(), held_flag(end))).collect();
     for run in all.chunk_by(|a, b| a == b) {
         let (fence, flag) = run[0];
         cmd.arg(run.len()).arg(record::encode_held(node, fence, flag));
@@ -145,7 +145,7 @@ fn append_counters<'e>(cmd: &mut Cmd, attempts: impl Iterator<Item = &'e Attempt
             }
         }
         let is_final = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
-        let bytes = if is_final { end.args_bytes } else { 0 };
+        let bytes = if is_final { end.held().job.args.len() as u64 } else { 0 };
         freed_bytes += bytes;
         let _ = write!(codes, "{bytes:08}");
     }
@@ -157,7 +157,7 @@ fn append_counters<'e>(cmd: &mut Cmd, attempts: impl Iterator<Item = &'e Attempt
 }
 
 fn held_flag(end: &AttemptEnd) -> u8 {
-    record::priority_flag(end.priority, LocatorParts::unpack(end.locator).is_some())
+    record::priority_flag(end.held().job.priority, LocatorParts::unpack(end.held().locator).is_some())
 }
 
 /// Returns a duration in microseconds, bounded so that it can be added to the present.
@@ -168,17 +168,26 @@ fn span_micros(time: Duration) -> Micros {
 /// Appends one outcome: id, held value, outcome, time, ticket, due, counters, failure, its number, unique key, then the
 /// group and its description, or the result, or the deferred kind and its former due time.
 fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
-    let locator = LocatorParts::unpack(end.locator);
+    let locator = LocatorParts::unpack(end.held().locator);
     let LocatorParts { failures, ticket_number } = locator.unwrap_or(LocatorParts { failures: 0, ticket_number: 0 });
-    let due = format!("{:016}", to_micros(end.due).max(0));
-    let unchanged =
-        JobMeta { attempts: end.attempts, crashes: end.crashes, failures, ticket_number, ..JobMeta::default() };
-    let failed =
-        JobMeta { attempts: end.attempts.saturating_add(1), failures: (failures + 1).min(COUNT_MAX), ..unchanged };
+    let due = format!("{:016}", to_micros(end.held().due).max(0));
+    let unchanged = JobMeta {
+        attempts: end.held().attempts,
+        crashes: end.held().crashes,
+        failures,
+        ticket_number,
+        ..JobMeta::default()
+    };
+    let failed = JobMeta {
+        attempts: end.held().attempts.saturating_add(1),
+        failures: (failures + 1).min(COUNT_MAX),
+        ..unchanged
+    };
     let failure = |error: &str| record::encode_failure(failed.attempts, node, error);
-    let ticket = |has_meta: bool| record::encode_ticket(end.id, end.priority, has_meta.then_some(ticket_number));
+    let ticket =
+        |has_meta: bool| record::encode_ticket(end.id(), end.held().job.priority, has_meta.then_some(ticket_number));
     let later = |time: Micros| if time > 0 { later_ticket(end, ticket_number) } else { ticket(true) };
-    cmd.arg(end.id.as_bytes()).arg(record::encode_held(node, end.fence, held_flag(end)));
+    cmd.arg(end.id().as_bytes()).arg(record::encode_held(node, end.fence(), held_flag(end)));
     match &end.outcome {
         Outcome::Ack => {
             let (code, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span_micros(end.keep)) };
@@ -201,22 +210,22 @@ fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
             cmd.arg("l").arg(time).arg(later(time)).arg("").arg(unchanged.encode_counts()).arg("").arg(0);
         }
     }
-    cmd.arg(end.unique.as_deref().unwrap_or(""));
+    cmd.arg(end.held().job.unique.as_deref().unwrap_or(""));
     match &end.outcome {
         Outcome::Ack if !end.keep.is_zero() => cmd.arg(end.result.as_deref().unwrap_or("")).arg(""),
         Outcome::Bury { error } => {
-            let (group, description) = dead_group(&end.kind, error);
+            let (group, description) = dead_group(&end.held().job.kind, error);
             cmd.arg(group).arg(description)
         }
-        Outcome::Release { .. } if end.is_deferred() => cmd.arg(&end.kind).arg(due),
+        Outcome::Release { .. } if end.is_deferred() => cmd.arg(&end.held().job.kind).arg(due),
         _ => cmd.arg("").arg(""),
     };
 }
 
 /// Returns the ticket of a job that is scheduled or dies. The script finds the index terms of an unreadable record.
 fn later_ticket(end: &AttemptEnd, ticket_number: u32) -> Vec<u8> {
-    let kind = if end.kind == UNREADABLE_KIND { "" } else { &end.kind };
-    record::encode_due_ticket(end.id, end.priority, Some(ticket_number), kind, &end.tags)
+    let kind = if end.held().job.kind == UNREADABLE_KIND { "" } else { &end.held().job.kind };
+    record::encode_due_ticket(end.id(), end.held().job.priority, Some(ticket_number), kind, &end.held().job.tags)
 }
 
 /// Returns the group of a job that dies of this error, and its description: kind, tab, error.

@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use crate::NodeId;
 use crate::clock::from_micros;
-use crate::job::{Fence, HeldJob};
+use crate::job::{Fence, HeldJob, Locator};
 use crate::store::sqlite::cron;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{deferred, failures, job_index, state};
@@ -178,7 +178,7 @@ fn read_held_job(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::
         due: from_micros(read_integer(row, JOB_COLUMNS_LEN + 3)),
         attempts: read_u32(row, JOB_COLUMNS_LEN + 4),
         crashes: read_u32(row, JOB_COLUMNS_LEN + 5),
-        locator: row.get(JOB_COLUMNS_LEN)?,
+        locator: Locator::new(row.get(JOB_COLUMNS_LEN)?),
     })
 }
 

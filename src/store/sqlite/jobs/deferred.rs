@@ -38,8 +38,14 @@ pub(crate) fn add_hints(tx: &Tx<'_>, ends: &[(i64, &AttemptEnd, Micros)]) -> rus
                VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         for (_, end, due) in of_queue {
-            insert.execute(params![queue, end.kind, priority_code(end.priority), end.locator, due])?;
-            tx.wake_all(&end.queue);
+            insert.execute(params![
+                queue,
+                end.held().job.kind,
+                priority_code(end.held().job.priority),
+                end.held().locator.value(),
+                due
+            ])?;
+            tx.wake_all(end.queue());
         }
     }
     Ok(())

@@ -16,23 +16,28 @@ pub(crate) fn record_progress(tx: &Tx<'_>, node: i64, updates: &[ProgressUpdate]
     for update in updates {
         let held: bool = tx
             .statement("SELECT EXISTS (SELECT 1 FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3)")?
-            .query_row(params![update.locator, node, update.fence.0.cast_signed()], |row| row.get(0))?;
+            .query_row(params![update.locator.value(), node, update.fence.0.cast_signed()], |row| row.get(0))?;
         if !held {
             lost.push(update.id);
             continue;
         }
         if let Some(progress) = &update.progress {
-            set_progress(tx, update.locator, progress)?;
+            set_progress(tx, update.locator.value(), progress)?;
         }
         for (at, line) in &update.lines {
-            tx.statement(INSERT_LOG_LINE)?.execute(params![update.locator, to_micros(*at), update.attempt, line])?;
+            tx.statement(INSERT_LOG_LINE)?.execute(params![
+                update.locator.value(),
+                to_micros(*at),
+                update.attempt,
+                line
+            ])?;
         }
         if !update.lines.is_empty() {
             tx.statement(
                 "DELETE FROM duly_log WHERE rowid IN
                    (SELECT rowid FROM duly_log WHERE job_no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
             )?
-            .execute(params![update.locator, LOG_LINES_MAX])?;
+            .execute(params![update.locator.value(), LOG_LINES_MAX])?;
         }
         tx.mark_progress_written();
     }

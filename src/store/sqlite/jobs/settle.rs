@@ -28,7 +28,7 @@ pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[AttemptEnd]) ->
                 count_outcome(tx, queue, end);
                 deferred_ends.extend(deferred_until(tx, end).map(|due| (queue, end, due)));
             }
-            None => lost.push(end.id),
+            None => lost.push(end.id()),
         }
     }
     deferred::add_hints(tx, &deferred_ends)?;
@@ -51,8 +51,8 @@ fn due_after(tx: &Tx<'_>, after: Duration) -> Micros {
 fn count_outcome(tx: &Tx<'_>, queue: i64, end: &AttemptEnd) {
     tx.change_count(queue, CountColumn::Running, -1);
     if matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) {
-        tx.change_count(queue, CountColumn::UnfinishedBytes, -end.args_bytes.cast_signed());
-        tx.notify_completed(queue, end.id);
+        tx.change_count(queue, CountColumn::UnfinishedBytes, -(end.held().job.args.len() as u64).cast_signed());
+        tx.notify_completed(queue, end.id());
     }
     tx.increment_counter(queue, outcome_index(&end.outcome), 1);
     if let Some(timing) = end.timing {
@@ -86,24 +86,26 @@ impl<'t> AckWriter<'t> {
 
     /// Returns the queue; `None` if the node does not hold the job, and nothing was recorded.
     fn settle_ack(&mut self, end: &AttemptEnd) -> rusqlite::Result<Option<i64>> {
-        if self.delete_running.execute(params![end.locator, self.node, end.fence.0.cast_signed()])? == 0 {
+        if self.delete_running.execute(params![end.held().locator.value(), self.node, end.fence().0.cast_signed()])?
+            == 0
+        {
             return Ok(None);
         }
-        let queue = self.queue_no(&end.queue)?;
+        let queue = self.queue_no(end.queue())?;
         if !end.keep.is_zero() {
-            progress::set_result(self.tx, end.locator, end.result.as_deref())?;
-            keep_ended(self.tx, queue, end, STATE_DONE, end.attempts)?;
+            progress::set_result(self.tx, end.held().locator.value(), end.result.as_deref())?;
+            keep_ended(self.tx, queue, end, STATE_DONE, end.held().attempts)?;
             return Ok(Some(queue));
         }
-        self.delete_job.execute([end.locator])?;
-        if end.attempts + end.crashes > 0 {
-            self.tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([end.locator])?;
+        self.delete_job.execute([end.held().locator.value()])?;
+        if end.held().attempts + end.held().crashes > 0 {
+            self.tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([end.held().locator.value()])?;
         }
-        progress::delete(self.tx, end.locator)?;
-        if let Some(key) = &end.unique {
-            state::free_unique_key(self.tx, queue, key, end.locator)?;
+        progress::delete(self.tx, end.held().locator.value())?;
+        if let Some(key) = &end.held().job.unique {
+            state::free_unique_key(self.tx, queue, key, end.held().locator.value())?;
         }
-        self.tx.remember_removed_id(queue, end.id.as_bytes())?;
+        self.tx.remember_removed_id(queue, end.id().as_bytes())?;
         Ok(Some(queue))
     }
 
@@ -131,7 +133,7 @@ fn remove_running(tx: &Tx<'_>, node: i64, end: &AttemptEnd) -> rusqlite::Result<
     tx.statement(
         "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3 RETURNING queue_no, priority, seq",
     )?
-    .query_row(params![end.locator, node, end.fence.0.cast_signed()], |row| {
+    .query_row(params![end.held().locator.value(), node, end.fence().0.cast_signed()], |row| {
         Ok(ReadyPosition { queue_no: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
     })
     .optional()
@@ -149,7 +151,7 @@ fn settle_other(
     let Some(ReadyPosition { queue_no: queue, priority, seq }) = remove_running(tx, node, end)? else {
         return Ok(None);
     };
-    let (job_no, attempts, crashes) = (end.locator, end.attempts, end.crashes);
+    let (job_no, attempts, crashes) = (end.held().locator.value(), end.held().attempts, end.held().crashes);
     let attempt = attempts.saturating_add(1);
     match outcome {
         Outcome::Ack => {}
@@ -163,16 +165,18 @@ fn settle_other(
                 true => state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, tx.now, attempt, crashes)?,
                 false => state::insert_scheduled(tx, queue, job_no, priority, due_after(tx, *after), attempt, crashes)?,
             }
-            tx.wake_one(&end.queue);
+            tx.wake_one(end.queue());
         }
         Outcome::Release { after } => {
             match after.is_zero() {
-                true => state::insert_ready(tx, queue, job_no, priority, seq, to_micros(end.due), attempts, crashes)?,
+                true => {
+                    state::insert_ready(tx, queue, job_no, priority, seq, to_micros(end.held().due), attempts, crashes)?
+                }
                 false => {
                     state::insert_scheduled(tx, queue, job_no, priority, due_after(tx, *after), attempts, crashes)?
                 }
             }
-            tx.wake_one(&end.queue);
+            tx.wake_one(end.queue());
         }
     }
     Ok(Some(queue))
@@ -180,12 +184,22 @@ fn settle_other(
 
 /// Ends a job that is kept for a while.
 fn keep_ended(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, state: i64, attempts: u32) -> rusqlite::Result<()> {
-    if let Some(key) = &end.unique {
-        state::free_unique_key(tx, queue, key, end.locator)?;
+    if let Some(key) = &end.held().job.unique {
+        state::free_unique_key(tx, queue, key, end.held().locator.value())?;
     }
     let prune_at = tx.now.saturating_add(to_millis(end.keep).saturating_mul(1_000));
-    let due = to_micros(end.due);
-    state::insert_ended(tx, queue, end.locator, state, prune_at, tx.now, due, attempts, end.crashes)
+    let due = to_micros(end.held().due);
+    state::insert_ended(
+        tx,
+        queue,
+        end.held().locator.value(),
+        state,
+        prune_at,
+        tx.now,
+        due,
+        attempts,
+        end.held().crashes,
+    )
 }
 
 /// Deletes ended jobs of a queue: expired ones, then done ones beyond the newest `done_max`.
