@@ -1,16 +1,20 @@
-//! Heartbeats of a node, sent from a separate thread so that no handler can block them.
+//! Heartbeats of a node, sent from a separate thread so that no handler can block them. The thread also drives the run
+//! loop while a handler blocks it; see [`LoopHost`].
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, Micros, micros};
+use crate::clock::{self, Clock, Micros, micros};
 use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::store::{HeartbeatReply, Store};
+use crate::worker::loop_host::LoopHost;
 
 /// A loop that has not turned for this long is stuck. Its heartbeats stop, so that other nodes take the jobs back.
 const LOOP_STUCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,7 +38,7 @@ struct LoopStatus {
 
 impl HeartbeatThread {
     /// Starts the heartbeats of a node that has joined.
-    pub(super) fn start(store: Arc<dyn Store>, node: Node) -> Result<Self> {
+    pub(super) fn start(store: Arc<dyn Store>, node: Node, host: Weak<LoopHost>) -> Result<Self> {
         let (sender, replies) = mpsc::channel(1);
         let heartbeats = HeartbeatThread {
             replies,
@@ -47,11 +51,18 @@ impl HeartbeatThread {
         };
         let failed = |e: std::io::Error| Error::store("heartbeat", format!("cannot start a thread: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (status, send_now, stop) =
-            (heartbeats.loop_status.clone(), heartbeats.send_now.clone(), heartbeats.stop.clone());
+        let run = Heartbeats {
+            store,
+            node,
+            replies: sender,
+            status: heartbeats.loop_status.clone(),
+            send_now: heartbeats.send_now.clone(),
+            stop: heartbeats.stop.clone(),
+            host,
+        };
         std::thread::Builder::new()
             .name("duly-heartbeat".into())
-            .spawn(move || runtime.block_on(run_heartbeats(store, node, sender, status, send_now, stop)))
+            .spawn(move || runtime.block_on(run.run()))
             .map_err(failed)?;
         Ok(heartbeats)
     }
@@ -74,38 +85,69 @@ impl Drop for HeartbeatThread {
     }
 }
 
-async fn run_heartbeats(
+/// The work of the thread.
+struct Heartbeats {
     store: Arc<dyn Store>,
-    mut node: Node,
+    node: Node,
     replies: mpsc::Sender<Option<HeartbeatReply>>,
     status: Arc<LoopStatus>,
     send_now: Arc<Notify>,
     stop: CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(node.heartbeat_interval()) => {}
-            () = send_now.notified() => {}
-            () = stop.cancelled() => return,
+    host: Weak<LoopHost>,
+}
+
+impl Heartbeats {
+    async fn run(mut self) {
+        let mut rescue = None;
+        // When the last reply woke the loop, and the last turn of the loop before that.
+        let mut last_reply: Option<(Instant, Micros)> = None;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.node.heartbeat_interval()) => {}
+                () = self.send_now.notified() => {}
+                () = self.stop.cancelled() => return,
+            }
+            let last_turn = self.status.last_turn.load(Ordering::Relaxed);
+            let has_waited = |at: Instant| at.elapsed() >= self.node.heartbeat_interval() / 2;
+            if last_reply.is_some_and(|(at, turn)| turn == last_turn && has_waited(at)) {
+                self.drive_loop(&mut rescue);
+            }
+            if micros_since_boot() - last_turn > micros(LOOP_STUCK_TIMEOUT) {
+                tracing::error!(node = %self.node.id, "the worker's loop is stuck: heartbeats are suspended");
+                // The whole process may have been suspended: then this wakes the loop, and the next heartbeat is sent.
+                let _ = self.replies.try_send(None);
+                continue;
+            }
+            let reply = self.send().await;
+            last_reply = Some((clock::monotonic_now(), self.status.last_turn.load(Ordering::Relaxed)));
+            // If the loop has not read the previous reply, this one is dropped.
+            let _ = self.replies.try_send(reply);
         }
-        if micros_since_boot() - status.last_turn.load(Ordering::Relaxed) > micros(LOOP_STUCK_TIMEOUT) {
-            tracing::error!(node = %node.id, "the worker's loop is stuck: heartbeats are suspended");
-            // The whole process may have been suspended: then this wakes the loop, and the next heartbeat is sent.
-            let _ = replies.try_send(None);
-            continue;
-        }
-        node.profile.quiet = status.quiet.load(Ordering::Relaxed);
+    }
+
+    async fn send(&mut self) -> Option<HeartbeatReply> {
+        self.node.profile.quiet = self.status.quiet.load(Ordering::Relaxed);
         // The store renews the lease on arrival. A slow reply must not delay the next heartbeat.
-        let reply = match tokio::time::timeout(node.heartbeat_interval(), store.heartbeat(&node)).await {
+        match tokio::time::timeout(self.node.heartbeat_interval(), self.store.heartbeat(&self.node)).await {
             Ok(Ok(reply)) => Some(reply),
             Ok(Err(error)) => {
-                tracing::warn!(node = %node.id, %error, "heartbeat failed");
+                tracing::warn!(node = %self.node.id, %error, "heartbeat failed");
                 None
             }
             Err(_) => None,
-        };
-        // If the loop has not read the previous reply, this one is dropped.
-        let _ = replies.try_send(reply);
+        }
+    }
+
+    /// Drives the loop from this thread until the runtime does it again.
+    fn drive_loop(&self, rescue: &mut Option<JoinHandle<()>>) {
+        let is_running = rescue.as_ref().is_some_and(|rescue| !rescue.is_finished());
+        if let (false, Some(host)) = (is_running, self.host.upgrade()) {
+            tracing::warn!(
+                node = %self.node.id,
+                "a handler blocks the threads of the runtime; run blocking code with tokio::task::spawn_blocking"
+            );
+            *rescue = Some(tokio::spawn(async move { host.rescue().await }));
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod heartbeat;
 mod in_flight;
 pub(crate) mod kind_stats;
 mod lease_history;
+mod loop_host;
 pub(crate) mod middleware;
 mod outcomes;
 mod phase;
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 use self::cron_ticks::fire_all_due_ticks;
 pub use self::event::{Event, RunSummary};
 pub use self::handler::{Ctx, IntoOutcome};
+use self::loop_host::LoopHost;
 pub use self::middleware::{AttemptFuture, Middleware, Next};
 use self::queue_state::QueueState;
 use self::reconcile::HeldCountCheck;
@@ -354,9 +356,11 @@ impl Worker {
 
 /// Runs the loop as a task on the same threads as its attempts. Awaited from `main` it would have a thread of its own,
 /// and every attempt would cross threads. Dropping the future ends the task.
-async fn run_as_task(worker_loop: WorkerLoop) -> Result<RunSummary> {
+async fn run_as_task(mut worker_loop: WorkerLoop) -> Result<RunSummary> {
     let mut task = JoinSet::new();
-    task.spawn(worker_loop.run());
+    let host = LoopHost::new();
+    worker_loop.set_host(&host);
+    task.spawn(host.run(worker_loop.run()));
     match task.join_next().await {
         Some(Ok(summary)) => summary,
         Some(Err(error)) => Err(Error::store("run", format!("the worker's loop ended unexpectedly: {error}"))),

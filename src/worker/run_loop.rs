@@ -8,7 +8,7 @@
 //! and when; [`InFlight`] runs the attempts; [`StoreRequests`] carries requests; [`RunRecord`] keeps what was recorded.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
@@ -32,6 +32,7 @@ use crate::worker::event::{Event, RunSummary};
 use crate::worker::handler::{AttemptState, Ctx, WorkerContext};
 use crate::worker::heartbeat::HeartbeatThread;
 use crate::worker::in_flight::InFlight;
+use crate::worker::loop_host::LoopHost;
 use crate::worker::outcomes::{Recording, UnsettledOutcome, claim_key};
 use crate::worker::phase::{FINAL_SETTLE_TIMEOUT, Phase};
 use crate::worker::progress_sender::{self, ProgressSender};
@@ -72,6 +73,8 @@ pub(super) struct WorkerLoop {
     store: Arc<dyn Store>,
     node: Node,
     peers: Arc<Peers>,
+    /// Lets the heartbeat thread drive the loop while a handler blocks its thread.
+    host: Weak<LoopHost>,
     /// The kinds with a handler; `None` if any kind can run.
     kinds: Option<Arc<[String]>>,
     /// Shared by all attempts.
@@ -148,6 +151,7 @@ impl WorkerLoop {
             store,
             node,
             peers,
+            host: Weak::new(),
             kinds,
             context,
             queues,
@@ -158,6 +162,10 @@ impl WorkerLoop {
             next_alive_at: None,
             has_left: false,
         }
+    }
+
+    pub(super) fn set_host(&mut self, host: &Arc<LoopHost>) {
+        self.host = Arc::downgrade(host);
     }
 
     /// Joins, runs until the worker is stopped or drained, and leaves.
@@ -203,7 +211,7 @@ impl WorkerLoop {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let inputs = LoopInputs {
             wakes,
-            heartbeats: HeartbeatThread::start(self.store.clone(), self.node.clone())?,
+            heartbeats: HeartbeatThread::start(self.store.clone(), self.node.clone(), self.host.clone())?,
             commands,
             timer: Timer::start()?,
             crashed: self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default(),

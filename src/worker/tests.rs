@@ -248,3 +248,34 @@ async fn log_lines_are_kept_once_when_outcome_is_sent_twice() {
     assert_eq!(found.log.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["begun", "sent"]);
     assert!(store.call_count("settle") >= 3);
 }
+
+/// The runtime of this test has one thread, and the handler blocks it until the loop has turned several times.
+#[tokio::test]
+async fn loop_continues_while_a_handler_blocks_the_only_thread() {
+    const TURNS: usize = 5;
+    let duly = Duly::open(":memory:?lease=1s").await.expect("opens");
+    let (turns, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let (seen, stopped) = (turns.clone(), stop.clone());
+    let worker = duly
+        .worker()
+        .alive_interval(Duration::from_millis(10))
+        .on_event({
+            let turns = turns.clone();
+            move |event| {
+                turns.fetch_add(usize::from(matches!(event, Event::Alive)), Ordering::SeqCst);
+            }
+        })
+        .on_kind("block", move |_| {
+            let (before, begun) = (seen.load(Ordering::SeqCst), std::time::Instant::now());
+            while seen.load(Ordering::SeqCst) < before + TURNS && begun.elapsed() < TEST_TIMEOUT {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let turned = seen.load(Ordering::SeqCst) - before;
+            stopped.cancel();
+            async move { if turned >= TURNS { Ok(()) } else { Err(format!("{turned} turns")) } }
+        });
+    let id = duly.push(Push::new("block", "{}").keep(Duration::from_secs(60))).await.expect("pushes").id();
+    let summary = worker.run_until(stop).await.expect("ends well");
+    assert_eq!((summary.acked, summary.retried, summary.lost), (1, 0, 0));
+    assert_eq!(duly.get(id).await.expect("reads").map(|record| record.state), Some(State::Done));
+}
