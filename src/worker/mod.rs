@@ -1,9 +1,11 @@
 //! The worker: claims jobs, runs attempts, settles their outcomes, and sleeps until a job is due or a push wakes it.
 //!
-//! This file is the public API. `run_loop` is the main loop, `claims` and `outcomes` are its requests to the store,
-//! `queue_state` and `in_flight` its state, `heartbeat` and `timer` its threads, and `cron_ticks` fires cron rules.
+//! This file is the public API. `run_loop` is the main loop. It has a `phase`, a `queue_state` per queue (`claim_state`,
+//! `outcomes`, `deliveries`, `cron_ticks`, `suspects`), the `attempts` (`in_flight`, `attempt`, `handler`) and the
+//! `requests` to the store. `heartbeat` and `timer` are its threads, and `loop_host` keeps it going if a handler blocks.
 
 pub(crate) mod attempt;
+mod attempts;
 mod backoff;
 pub(crate) mod cancel;
 mod claim_state;

@@ -1,11 +1,13 @@
 //! Outcomes on their way to the store. Each queue has its own, so that a failing shard does not delay other queues.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::job::{Fence, HeldJob, JobId};
+use crate::clock;
+use crate::job::{Fence, HeldJob, JobId, Outcome};
 use crate::store::{AttemptEnd, ProgressUpdate, SETTLE_MAX};
 use crate::worker::backoff::Backoff;
 
@@ -69,6 +71,12 @@ pub(super) struct UnsettledOutcomes {
 impl UnsettledOutcomes {
     pub(super) fn add(&mut self, outcome: UnsettledOutcome) {
         self.pending.push(outcome);
+    }
+
+    /// Releases a job that was not started.
+    pub(super) fn release(&mut self, held: HeldJob, after: Duration, reason: &'static str) {
+        let end = AttemptEnd::new(Arc::new(held), Outcome::release(after), Duration::ZERO);
+        self.add(UnsettledOutcome::new(end, Some(reason), clock::monotonic_now()));
     }
 
     /// Returns how many outcomes wait to be sent.
@@ -145,11 +153,7 @@ impl UnsettledOutcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-
     use crate::client::Duly;
-    use crate::clock;
-    use crate::job::Outcome;
     use crate::job::push::Push;
     use crate::node::Node;
     use crate::store::Claim;

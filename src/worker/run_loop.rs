@@ -4,12 +4,11 @@
 //! the next event: a reply, a finished attempt, a wake, a heartbeat, a command or a deadline. The loop continues while
 //! requests are in flight, and sleeps only if there is nothing to send. Store errors never end it.
 //!
-//! The loop decides nothing by itself. [`Phase`] says whether the worker claims; each [`QueueState`] says what to send
-//! and when; [`InFlight`] runs the attempts; [`StoreRequests`] carries requests; [`RunRecord`] keeps what was recorded.
+//! The parts decide and the loop connects them. [`Phase`] says whether the worker claims. Each [`QueueState`] says what
+//! to send and when. [`Attempts`] starts jobs and keeps what became of them. [`StoreRequests`] carries requests.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -17,28 +16,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::{HeldJob, JobId, Outcome};
-use crate::metrics::{self, SettleMetrics};
+use crate::job::HeldJob;
+use crate::metrics;
 use crate::node::{NODE_KINDS_MAX, Node, NodeId, NodeProfile};
 
 use crate::peers::{NodeCommand, Peers, WorkerRegistration};
-use crate::store::{AttemptEnd, CLAIM_MAX, ClaimReply, HeartbeatReply, PRUNE_MAX, SETTLE_MAX, Store, Wake};
-use crate::testing::CrashAt;
+use crate::store::{CLAIM_MAX, ClaimReply, HeartbeatReply, PRUNE_MAX, SETTLE_MAX, Store, Wake};
 use crate::worker::WorkerSettings;
-use crate::worker::attempt::{Attempt, CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, QUARANTINE_DELAY_MIN};
+use crate::worker::attempts::Attempts;
 use crate::worker::claim_state::ClaimPurpose;
 use crate::worker::cron_ticks::TickReport;
 use crate::worker::event::{Event, RunSummary};
-use crate::worker::handler::{AttemptState, Ctx, WorkerContext};
 use crate::worker::heartbeat::HeartbeatThread;
-use crate::worker::in_flight::InFlight;
 use crate::worker::loop_host::LoopHost;
-use crate::worker::outcomes::{Recording, UnsettledOutcome, claim_key};
+use crate::worker::outcomes::UnsettledOutcome;
 use crate::worker::phase::{FINAL_SETTLE_TIMEOUT, Phase};
 use crate::worker::progress_sender::{self, ProgressSender};
 use crate::worker::queue_state::{CLAIM_AHEAD_MIN, QueueState};
 use crate::worker::requests::{StoreReply, StoreRequests};
-use crate::worker::run_record::RunRecord;
 use crate::worker::settle_pace::SettlePace;
 use crate::worker::slots::divide_slots;
 use crate::worker::timer::Timer;
@@ -64,7 +59,7 @@ pub(super) enum RunMode {
 
 /// A running worker.
 pub(super) struct WorkerLoop {
-    settings: WorkerSettings,
+    settings: Arc<WorkerSettings>,
     mode: RunMode,
     phase: Phase,
     stop: CancellationToken,
@@ -77,13 +72,10 @@ pub(super) struct WorkerLoop {
     host: Weak<LoopHost>,
     /// The kinds with a handler; `None` if any kind can run.
     kinds: Option<Arc<[String]>>,
-    /// Shared by all attempts.
-    context: Arc<WorkerContext>,
     queues: Vec<QueueState>,
-    in_flight: InFlight,
+    attempts: Attempts,
     requests: StoreRequests,
     settle_pace: SettlePace,
-    record: RunRecord,
     /// The last heartbeat listed nodes with an expired lease, and nothing has been taken back since.
     has_suspects: bool,
     joined_at: Instant,
@@ -132,16 +124,10 @@ impl WorkerLoop {
         node.id = peers.worker_node_id();
         node.lease = settings.duly.options.lease;
         node.profile = build_profile(&settings, &queues);
-        let context = Arc::new(WorkerContext {
-            progress: Arc::default(),
-            stopping: stop.clone(),
-            duly: settings.duly.clone(),
-            state: settings.state.clone(),
-            crash: settings.crash.clone(),
-        });
+        let settings = Arc::new(settings);
         let (store, kinds) = (settings.duly.store.clone(), settings.handlers.kinds());
         WorkerLoop {
-            in_flight: InFlight::new(settings.duly.options.keep_dead),
+            attempts: Attempts::new(settings.clone(), stop.clone()),
             requests: StoreRequests::new(store.clone(), node.id, kinds.clone()),
             settings,
             mode,
@@ -153,10 +139,8 @@ impl WorkerLoop {
             peers,
             host: Weak::new(),
             kinds,
-            context,
             queues,
             settle_pace: SettlePace::default(),
-            record: RunRecord::default(),
             has_suspects: false,
             joined_at: clock::monotonic_now(),
             next_alive_at: None,
@@ -215,7 +199,7 @@ impl WorkerLoop {
             commands,
             timer: Timer::start()?,
             crashed: self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default(),
-            _progress_sender: progress_sender::start(self.context.progress.clone(), self.store.clone(), self.node.id),
+            _progress_sender: progress_sender::start(self.attempts.progress(), self.store.clone(), self.node.id),
             _registration: self.peers.register_worker(&self.node, sender),
         };
         self.settings.emit(&Event::Joined { node: self.node.id });
@@ -235,7 +219,7 @@ impl WorkerLoop {
         self.has_left = matches!(left, Ok(Ok(())));
         let _ = tokio::time::timeout_at(deadline, self.settings.duly.kind_stats.flush(&*self.store)).await;
         let unrecorded = self.queues.iter().map(|queue| queue.outcomes.unrecorded_count() as u64).sum();
-        Ok(std::mem::take(&mut self.record).into_summary(unrecorded, crashed))
+        Ok(self.attempts.take_summary(unrecorded, crashed))
     }
 
     // Events.
@@ -243,7 +227,7 @@ impl WorkerLoop {
     async fn next_event(&mut self, inputs: &mut LoopInputs) -> LoopEvent {
         tokio::select! {
             reply = self.requests.next_reply() => LoopEvent::Replied(reply),
-            (queue_index, outcome) = self.in_flight.next_finished() => LoopEvent::Finished(queue_index, outcome),
+            (queue_index, outcome) = self.attempts.next_finished() => LoopEvent::Finished(queue_index, outcome),
             Some(wake) = inputs.wakes.recv() => LoopEvent::Woken(wake),
             Some(reply) = inputs.heartbeats.replies.recv() => LoopEvent::Heartbeat(reply),
             Some(command) = inputs.commands.recv() => LoopEvent::Command(command),
@@ -289,7 +273,7 @@ impl WorkerLoop {
             }
             StoreReply::Settled { queue_index, batch, sent, lost: Ok(lost) } => {
                 self.settle_pace.record_settle(clock::monotonic_now() - sent);
-                self.handle_settle_reply(queue_index, batch, &lost);
+                self.attempts.handle_settle_reply(&mut self.queues[queue_index], batch, &lost, self.node.lease);
             }
             StoreReply::Settled { queue_index, batch, lost: Err(error), .. } => {
                 self.handle_settle_error(queue_index, batch, &error);
@@ -342,8 +326,8 @@ impl WorkerLoop {
     /// Executes a command from another node. Replies are dropped if the caller is gone.
     fn handle_command(&mut self, command: NodeCommand) {
         match command {
-            NodeCommand::ListJobs(reply) => drop(reply.send(self.in_flight.snapshot())),
-            NodeCommand::Cancel(id, reply) => drop(reply.send(self.in_flight.cancel_job(id))),
+            NodeCommand::ListJobs(reply) => drop(reply.send(self.attempts.snapshot())),
+            NodeCommand::Cancel(id, reply) => drop(reply.send(self.attempts.cancel_job(id))),
             NodeCommand::SetQuiet(quiet, reply) => {
                 self.phase.set_quiet(quiet);
                 self.check_all_queues();
@@ -406,7 +390,7 @@ impl WorkerLoop {
     /// Sends large claims before the jobs of the previous claim run, so that the store works in the meantime.
     fn claim_ahead(&mut self) {
         let now = clock::monotonic_now();
-        let has_many = self.in_flight.unpolled_count() > 0
+        let has_many = self.attempts.unpolled_count() > 0
             && self.queues.iter().any(|queue| queue.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
         if has_many && self.phase.is_running() {
             self.claim_jobs(now);
@@ -495,7 +479,7 @@ impl WorkerLoop {
             ClaimPurpose::LeaveIdleList => self.queues[index].claims.record_left_idle_list(),
             ClaimPurpose::Resync => {
                 self.queues[index].claims.record_resynced();
-                self.reconcile_held(index, reply);
+                self.attempts.reconcile_held(self.phase, index, &mut self.queues[index], reply);
             }
         }
     }
@@ -531,7 +515,7 @@ impl WorkerLoop {
             queue.claims.request_claim();
         }
         for held in reply.jobs {
-            self.start_or_release(index, held, reply.now);
+            self.attempts.start_or_release(self.phase, index, &mut self.queues[index], held, reply.now);
         }
     }
 
@@ -558,7 +542,7 @@ impl WorkerLoop {
 
     fn start_delivered_job(&mut self, index: usize, held: HeldJob) {
         let queue = &self.queues[index];
-        if queue.deliveries.may_be_duplicate(&held) && self.is_known_claim(index, &held) {
+        if queue.deliveries.may_be_duplicate(&held) && self.attempts.is_known_claim(index, queue, &held) {
             return;
         }
         let has_room = self.free_slots() > 0 && queue.has_room() && self.phase != Phase::Quiet;
@@ -570,85 +554,8 @@ impl WorkerLoop {
         }
         queue.deliveries.record_fence(held.fence);
         match has_room {
-            true => self.start_or_release(index, held, self.store.now()),
-            false => self.release_unstarted(index, held, Duration::ZERO, "delivered to this node without a free slot"),
-        }
-    }
-
-    /// Returns whether this claim is known here: running, finished or settled recently.
-    fn is_known_claim(&self, index: usize, held: &HeldJob) -> bool {
-        let key = claim_key(held);
-        self.queues[index].outcomes.contains(key)
-            || self.in_flight.claim_keys(index).contains(&key)
-            || self.record.find(key).is_some()
-    }
-
-    /// Starts a claimed job, or releases it if it must not run now.
-    fn start_or_release(&mut self, index: usize, held: HeldJob, now: SystemTime) {
-        if let Some(reason) = self.phase.release_reason() {
-            return self.release_unstarted(index, held, Duration::ZERO, reason);
-        }
-        // All jobs that ran during a crash are suspects. They run one by one, so that the next crash identifies the
-        // cause.
-        let is_suspected = (CRASH_SUSPECT_MIN..=self.settings.max_crashes).contains(&held.crashes);
-        let suspect_elapsed = if is_suspected { self.in_flight.crash_suspect_elapsed() } else { None };
-        match suspect_elapsed {
-            Some(elapsed) => {
-                let after = elapsed.clamp(QUARANTINE_DELAY_MIN, QUARANTINE_DELAY_MAX);
-                self.release_unstarted(index, held, after, "waits for another job that may crash its process");
-            }
-            None => self.start_attempt(index, held, now),
-        }
-    }
-
-    fn release_unstarted(&mut self, index: usize, held: HeldJob, after: Duration, reason: &'static str) {
-        let end = AttemptEnd::new(Arc::new(held), Outcome::release(after), Duration::ZERO);
-        let released = UnsettledOutcome::new(end, Some(reason), clock::monotonic_now());
-        self.queues[index].outcomes.add(released);
-    }
-
-    fn start_attempt(&mut self, index: usize, held: HeldJob, now: SystemTime) {
-        let settings = &self.settings;
-        let deadline = settings.duly.options.clock.now() + held.job.timeout;
-        let attempt = Attempt {
-            retry: *settings.retries.get(&held.job.kind).unwrap_or(&settings.default_retry),
-            max_crashes: settings.max_crashes,
-            job_age: now.duration_since(held.job.pushed).unwrap_or_default(),
-            ctx: Ctx { attempt_state: Arc::new(AttemptState::new(held, deadline)), worker: self.context.clone() },
-        };
-        let held = &attempt.ctx.attempt_state.held;
-        let lateness = now.duration_since(held.due).unwrap_or_default();
-        if attempt.check_crash_limit().is_none() {
-            settings.emit(&Event::Started { held, lateness });
-        }
-        self.queues[index].record_started();
-        self.in_flight.start(index, lateness, attempt, settings.handlers.clone());
-    }
-
-    /// Compares the held jobs listed by the store with our own: starts unknown jobs, cancels attempts that lost theirs.
-    fn reconcile_held(&mut self, index: usize, reply: ClaimReply) {
-        let theirs: HashSet<_> = reply.jobs.iter().map(claim_key).collect();
-        let ours = self.in_flight.claim_keys(index);
-        theirs.iter().for_each(|(_, fence)| self.queues[index].deliveries.record_fence(*fence));
-        for attempt in ours.iter().filter(|attempt| !theirs.contains(attempt)) {
-            if self.in_flight.cancel_lost_job(*attempt) {
-                self.record.report_lost(&self.settings, *attempt);
-            }
-        }
-        for held in reply.jobs {
-            let (queue, key) = (&mut self.queues[index], claim_key(&held));
-            if ours.contains(&key) || queue.outcomes.contains(key) || queue.deliveries.contains(key) {
-                continue;
-            }
-            match self.record.find(key) {
-                Some((outcome, result)) => {
-                    let keep_dead = self.settings.duly.options.keep_dead;
-                    let end = AttemptEnd { result, ..AttemptEnd::new(Arc::new(held), outcome, keep_dead) };
-                    let resent = UnsettledOutcome::new(end, None, clock::monotonic_now());
-                    queue.outcomes.add(UnsettledOutcome { recording: Recording::Resend, ..resent });
-                }
-                None => self.start_or_release(index, held, reply.now),
-            }
+            true => self.attempts.start_or_release(self.phase, index, queue, held, self.store.now()),
+            false => queue.outcomes.release(held, Duration::ZERO, "delivered to this node without a free slot"),
         }
     }
 
@@ -661,30 +568,29 @@ impl WorkerLoop {
         self.take_finished();
         let has_unsent =
             self.queues.iter().any(|queue| queue.outcomes.pending_count() > 0 && !queue.outcomes.has_in_flight());
-        let is_quick = self.settle_pace.attempts_are_quick() && has_unsent && !self.in_flight.is_empty();
-        let unpolled = self.in_flight.unpolled_count();
+        let is_quick = self.settle_pace.attempts_are_quick() && has_unsent && !self.attempts.is_empty();
+        let unpolled = self.attempts.unpolled_count();
         if !is_quick && unpolled == 0 {
             return;
         }
         let Some(wait) = self.settle_pace.next_wait() else { return };
         let (before, until) = (self.pending_outcomes(), clock::monotonic_now() + wait);
-        let can_grow = |this: &Self| (is_quick && !this.in_flight.is_empty()) || this.in_flight.unpolled_count() > 0;
+        let can_grow = |this: &Self| (is_quick && !this.attempts.is_empty()) || this.attempts.unpolled_count() > 0;
         while can_grow(self) && self.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
             tokio::task::yield_now().await;
             self.take_finished();
         }
-        let first_polls = unpolled.saturating_sub(self.in_flight.unpolled_count());
+        let first_polls = unpolled.saturating_sub(self.attempts.unpolled_count());
         self.settle_pace.record_arrivals(self.pending_outcomes() - before + first_polls);
     }
 
     fn take_finished(&mut self) {
-        while let Some((queue_index, outcome)) = self.in_flight.try_next_finished() {
+        while let Some((queue_index, outcome)) = self.attempts.try_next_finished() {
             self.finish_attempt(queue_index, outcome);
         }
     }
 
-    fn finish_attempt(&mut self, index: usize, mut finished: UnsettledOutcome) {
-        (finished.progress_update, finished.end.result) = self.context.progress.finish_attempt(finished.end.held());
+    fn finish_attempt(&mut self, index: usize, finished: UnsettledOutcome) {
         if let Some(timing) = finished.end.timing {
             self.settle_pace.record_attempt(timing.duration);
         }
@@ -705,29 +611,6 @@ impl WorkerLoop {
         let batch = self.queues[index].outcomes.take_batch(now);
         if !batch.is_empty() {
             self.requests.settle(index, batch, now);
-        }
-    }
-
-    fn handle_settle_reply(&mut self, index: usize, batch: Vec<UnsettledOutcome>, lost: &[JobId]) {
-        let (now, lease, queue) = (clock::monotonic_now(), self.node.lease, &mut self.queues[index]);
-        queue.outcomes.confirm_batch();
-        if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
-            crash.crashed.cancel();
-        }
-        let mut settle_metrics = SettleMetrics::default();
-        for outcome in batch {
-            queue.count_check.record_changes(1);
-            // After a settle with a lost reply: if the lease was valid throughout, that settle recorded the outcome.
-            let was_recorded = outcome.recording == Recording::MayBeRecorded
-                && queue.lease.is_valid_since(outcome.held_since, now, lease);
-            if lost.contains(&outcome.end.id()) && !was_recorded {
-                self.record.record_rejected(&self.settings, outcome);
-                continue;
-            }
-            if outcome.recording != Recording::Resend {
-                follow_up(queue, &outcome.end);
-            }
-            self.record.record_settled(&self.settings, &mut settle_metrics, outcome);
         }
     }
 
@@ -759,7 +642,7 @@ impl WorkerLoop {
     fn begin_stop_if_requested(&mut self) {
         if !self.phase.is_stopping() && self.stop.is_cancelled() {
             self.phase.stop(clock::monotonic_now(), self.settings.grace);
-            self.settings.emit(&Event::Stopping { running: self.in_flight.len() });
+            self.settings.emit(&Event::Stopping { running: self.attempts.len() });
         }
     }
 
@@ -767,7 +650,7 @@ impl WorkerLoop {
     fn end_grace_period(&mut self) {
         self.stop.cancel();
         self.phase.leave(clock::monotonic_now());
-        for (queue_index, outcome) in self.in_flight.abort_all() {
+        for (queue_index, outcome) in self.attempts.abort_all() {
             self.finish_attempt(queue_index, outcome);
         }
     }
@@ -775,7 +658,7 @@ impl WorkerLoop {
     fn is_finished(&self) -> bool {
         let now = clock::monotonic_now();
         let too_late = matches!(self.phase, Phase::Leaving { leave_by } if leave_by <= now);
-        let is_settled = self.in_flight.is_empty() && self.queues.iter().all(QueueState::is_settled);
+        let is_settled = self.attempts.is_empty() && self.queues.iter().all(QueueState::is_settled);
         too_late || (is_settled && (self.phase.is_stopping() || self.is_drained(now)))
     }
 
@@ -797,18 +680,6 @@ impl Drop for WorkerLoop {
             let (store, node) = (self.store.clone(), self.node.id);
             runtime.spawn(async move { store.leave(node).await });
         }
-    }
-}
-
-/// Acts on an outcome that the store has recorded.
-fn follow_up(queue: &mut QueueState, end: &AttemptEnd) {
-    let job = &end.held().job;
-    queue.ticks.unblock_rule(job.unique.as_deref(), &end.outcome);
-    match end.outcome {
-        Outcome::Ack if !job.keep.is_zero() => queue.prune.count_done(),
-        Outcome::Ack | Outcome::Bury { .. } => {}
-        // A claim finds the job, or reports when it becomes due.
-        Outcome::Retry { .. } | Outcome::Release { .. } => queue.claims.request_claim(),
     }
 }
 
