@@ -4,11 +4,13 @@
 //! [`CronTicks`] when to fire cron rules, [`Suspects`] which dead nodes to take back from, [`Deliveries`] holds jobs
 //! that pushes have delivered, and [`HeldCountCheck`] notices if the store counts other jobs than this worker.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::store::HeartbeatReply;
+use crate::job::HeldJob;
+use crate::metrics;
+use crate::store::{ClaimReply, HeartbeatReply};
 use crate::worker::claim_state::ClaimState;
 use crate::worker::cron_ticks::CronTicks;
 use crate::worker::deliveries::Deliveries;
@@ -121,6 +123,29 @@ impl QueueState {
     /// Returns the maximum size of one claim. With many slots it is half of them, so that two claims can overlap.
     pub(super) fn claim_size_max(&self) -> usize {
         if self.limit >= 2 * CLAIM_AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
+    }
+
+    /// Counts the jobs of a claim reply.
+    pub(super) fn record_claimed(&mut self, reply: &ClaimReply) {
+        self.count_check.record_changes(reply.jobs.len() as u64);
+        metrics::record_claimed(&self.name, reply.jobs.len());
+        metrics::record_taken_back(&self.name, reply.taken_back);
+        if !reply.jobs.is_empty() {
+            let lateness = metrics::lateness_histogram(&self.name);
+            for held in &reply.jobs {
+                lateness.record(reply.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
+            }
+        }
+    }
+
+    /// Accepts a job that a push delivered to this node.
+    pub(super) fn add_delivered(&mut self, held: HeldJob, now: SystemTime) {
+        self.count_check.record_changes(1);
+        self.claims.record_delivery();
+        metrics::record_claimed(&self.name, 1);
+        let lateness = now.duration_since(held.due).unwrap_or_default();
+        metrics::lateness_histogram(&self.name).record(lateness.as_secs_f64());
+        self.deliveries.add(held);
     }
 
     /// Requests a claim. Claim replies also report due ticks, but without a free slot no claim is sent. Then the ticks

@@ -15,35 +15,32 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::HeldJob;
-use crate::metrics;
 use crate::node::{NODE_KINDS_MAX, Node, NodeId, NodeProfile};
 
-use crate::peers::{NodeCommand, Peers, WorkerRegistration};
-use crate::store::{CLAIM_MAX, ClaimReply, HeartbeatReply, PRUNE_MAX, SETTLE_MAX, Store, Wake};
+use crate::peers::{NodeCommand, Peers};
+use crate::store::{ClaimReply, HeartbeatReply, PRUNE_MAX, SETTLE_MAX, Store, Wake};
 use crate::worker::WorkerSettings;
 use crate::worker::attempts::Attempts;
 use crate::worker::claim_state::ClaimPurpose;
-use crate::worker::cron_ticks::TickReport;
 use crate::worker::event::{Event, RunSummary};
 use crate::worker::heartbeat::HeartbeatThread;
+use crate::worker::loop_event::{LoopEvent, LoopInputs};
 use crate::worker::loop_host::LoopHost;
 use crate::worker::outcomes::UnsettledOutcome;
 use crate::worker::phase::{FINAL_SETTLE_TIMEOUT, Phase};
-use crate::worker::progress_sender::{self, ProgressSender};
-use crate::worker::queue_state::{CLAIM_AHEAD_MIN, QueueState};
+use crate::worker::progress_sender;
+use crate::worker::queue_state::QueueState;
+use crate::worker::queues::Queues;
 use crate::worker::requests::{StoreReply, StoreRequests};
 use crate::worker::settle_pace::SettlePace;
-use crate::worker::slots::divide_slots;
 use crate::worker::timer::Timer;
 
 /// How long a starting worker waits until other nodes can send it commands.
 const PEERS_READY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum queued commands for the loop; further senders get a busy error.
 const COMMANDS_MAX: usize = 64;
-/// Maximum unsettled outcomes; beyond that no job is claimed.
-const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
 /// Stagger between idle nodes that wait for the same due time.
 const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
 /// How much longer than a lease a draining worker waits for jobs held by dead nodes: one heartbeat that lists them as
@@ -63,7 +60,6 @@ pub(super) struct WorkerLoop {
     mode: RunMode,
     phase: Phase,
     stop: CancellationToken,
-    /// Ends the grace period at once.
     stop_now: CancellationToken,
     store: Arc<dyn Store>,
     node: Node,
@@ -72,9 +68,8 @@ pub(super) struct WorkerLoop {
     host: Weak<LoopHost>,
     /// The kinds with a handler; `None` if any kind can run.
     kinds: Option<Arc<[String]>>,
-    queues: Vec<QueueState>,
+    queues: Queues,
     attempts: Attempts,
-    requests: StoreRequests,
     settle_pace: SettlePace,
     /// The last heartbeat listed nodes with an expired lease, and nothing has been taken back since.
     has_suspects: bool,
@@ -83,32 +78,6 @@ pub(super) struct WorkerLoop {
     next_alive_at: Option<Instant>,
     /// The node has left the store and holds nothing there.
     has_left: bool,
-}
-
-/// The sources of events, apart from the store's replies and the attempts.
-struct LoopInputs {
-    wakes: mpsc::Receiver<Wake>,
-    heartbeats: HeartbeatThread,
-    commands: mpsc::Receiver<NodeCommand>,
-    timer: Timer,
-    /// A simulated crash.
-    crashed: CancellationToken,
-    _progress_sender: ProgressSender,
-    _registration: WorkerRegistration,
-}
-
-/// Ends the wait of the loop.
-enum LoopEvent {
-    Replied(StoreReply),
-    Finished(usize, UnsettledOutcome),
-    Woken(Wake),
-    /// A heartbeat reply; `None` if none arrived in time.
-    Heartbeat(Option<HeartbeatReply>),
-    Command(NodeCommand),
-    DeadlinePassed,
-    StopRequested,
-    StopNowRequested,
-    Crashed,
 }
 
 impl WorkerLoop {
@@ -128,7 +97,7 @@ impl WorkerLoop {
         let (store, kinds) = (settings.duly.store.clone(), settings.handlers.kinds());
         WorkerLoop {
             attempts: Attempts::new(settings.clone(), stop.clone()),
-            requests: StoreRequests::new(store.clone(), node.id, kinds.clone()),
+            queues: Queues::new(settings.clone(), queues, StoreRequests::new(store.clone(), node.id, kinds.clone())),
             settings,
             mode,
             phase: Phase::Running,
@@ -139,7 +108,6 @@ impl WorkerLoop {
             peers,
             host: Weak::new(),
             kinds,
-            queues,
             settle_pace: SettlePace::default(),
             has_suspects: false,
             joined_at: clock::monotonic_now(),
@@ -169,12 +137,13 @@ impl WorkerLoop {
             self.read_wakes(&mut inputs);
             // Jobs delivered without a free slot are released in the same batch.
             self.start_delivered();
-            self.send_requests();
+            self.handle_deadlines();
+            self.queues.send_requests(self.phase);
             if self.is_finished() {
                 break;
             }
             inputs.timer.set(self.next_deadline());
-            match self.next_event(&mut inputs).await {
+            match inputs.next_event(&mut self.queues, &mut self.attempts, self.phase).await {
                 LoopEvent::Crashed => break,
                 event => self.handle_event(event, &inputs),
             }
@@ -199,6 +168,8 @@ impl WorkerLoop {
             commands,
             timer: Timer::start()?,
             crashed: self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default(),
+            stop: self.stop.clone(),
+            stop_now: self.stop_now.clone(),
             _progress_sender: progress_sender::start(self.attempts.progress(), self.store.clone(), self.node.id),
             _registration: self.peers.register_worker(&self.node, sender),
         };
@@ -224,20 +195,6 @@ impl WorkerLoop {
 
     // Events.
 
-    async fn next_event(&mut self, inputs: &mut LoopInputs) -> LoopEvent {
-        tokio::select! {
-            reply = self.requests.next_reply() => LoopEvent::Replied(reply),
-            (queue_index, outcome) = self.attempts.next_finished() => LoopEvent::Finished(queue_index, outcome),
-            Some(wake) = inputs.wakes.recv() => LoopEvent::Woken(wake),
-            Some(reply) = inputs.heartbeats.replies.recv() => LoopEvent::Heartbeat(reply),
-            Some(command) = inputs.commands.recv() => LoopEvent::Command(command),
-            () = inputs.timer.expired() => LoopEvent::DeadlinePassed,
-            () = inputs.crashed.cancelled() => LoopEvent::Crashed,
-            () = self.stop.cancelled(), if !self.phase.is_stopping() => LoopEvent::StopRequested,
-            () = self.stop_now.cancelled(), if !self.phase.is_leaving() => LoopEvent::StopNowRequested,
-        }
-    }
-
     fn handle_event(&mut self, event: LoopEvent, inputs: &LoopInputs) {
         match event {
             LoopEvent::Replied(reply) => {
@@ -247,7 +204,7 @@ impl WorkerLoop {
             LoopEvent::Finished(queue_index, outcome) => self.finish_attempt(queue_index, outcome),
             LoopEvent::Woken(wake) => self.handle_wake(wake, &inputs.heartbeats),
             LoopEvent::Heartbeat(Some(reply)) => self.handle_heartbeat_reply(&reply),
-            LoopEvent::Heartbeat(None) => self.check_all_queues(),
+            LoopEvent::Heartbeat(None) => self.queues.check_all(),
             LoopEvent::Command(command) => self.handle_command(command),
             LoopEvent::StopRequested => self.begin_stop_if_requested(),
             LoopEvent::StopNowRequested => self.end_grace_period(),
@@ -255,8 +212,14 @@ impl WorkerLoop {
         }
     }
 
+    fn claim_ahead(&mut self) {
+        if self.queues.claim_ahead(self.phase, self.attempts.unpolled_count()) {
+            self.handle_ready_replies();
+        }
+    }
+
     fn handle_ready_replies(&mut self) {
-        while let Some(reply) = self.requests.try_next_reply() {
+        while let Some(reply) = self.queues.try_next_reply() {
             self.handle_store_reply(reply);
         }
     }
@@ -268,7 +231,7 @@ impl WorkerLoop {
                 self.queues[queue_index].claims.record_reply(purpose);
                 match reply {
                     Ok(reply) => self.handle_claim_reply(queue_index, purpose, sent, reply),
-                    Err(error) => self.handle_claim_error(queue_index, purpose, &error),
+                    Err(error) => self.queues.handle_claim_error(queue_index, purpose, &error),
                 }
             }
             StoreReply::Settled { queue_index, batch, sent, lost: Ok(lost) } => {
@@ -276,14 +239,14 @@ impl WorkerLoop {
                 self.attempts.handle_settle_reply(&mut self.queues[queue_index], batch, &lost, self.node.lease);
             }
             StoreReply::Settled { queue_index, batch, lost: Err(error), .. } => {
-                self.handle_settle_error(queue_index, batch, &error);
+                self.queues.handle_settle_error(queue_index, batch, &error);
             }
             StoreReply::Pruned { queue_index, deleted: Ok(PRUNE_MAX) } => {
                 self.queues[queue_index].prune.request_another();
             }
             StoreReply::Pruned { deleted: Ok(_), .. } => {}
             StoreReply::Pruned { deleted: Err(error), .. } => tracing::warn!(%error, "prune failed"),
-            StoreReply::TicksFired { queue_index, report } => self.handle_tick_report(queue_index, report),
+            StoreReply::TicksFired { queue_index, report } => self.queues.handle_tick_report(queue_index, report),
         }
     }
 
@@ -296,12 +259,16 @@ impl WorkerLoop {
 
     fn handle_wake(&mut self, wake: Wake, heartbeats: &HeartbeatThread) {
         match wake {
-            Wake::Queue(name) => self.check_queue_by_name(&name),
+            Wake::Queue(name) => self.queues.check(&name),
             Wake::Heartbeat => heartbeats.send_now(),
-            Wake::Job(held) => self.add_delivered(*held),
+            Wake::Job(held) => {
+                if let Some(queue) = self.queues.find(&held.job.queue) {
+                    queue.add_delivered(*held, self.store.now());
+                }
+            }
             Wake::Resync(name) => {
-                self.check_queue_by_name(&name);
-                if let Some(queue) = self.queues.iter_mut().find(|queue| queue.name() == name) {
+                self.queues.check(&name);
+                if let Some(queue) = self.queues.find(&name) {
                     queue.claims.request_resync();
                 }
             }
@@ -317,8 +284,8 @@ impl WorkerLoop {
             self.stop.cancel();
         }
         // Wakes of an unreachable queue may be lost too.
-        reply.queues_to_check.iter().chain(&reply.unreachable).for_each(|name| self.check_queue_by_name(name));
-        self.has_suspects = reply.suspects.iter().any(|(_, name)| self.queues.iter().any(|queue| queue.name() == name));
+        reply.queues_to_check.iter().chain(&reply.unreachable).for_each(|name| self.queues.check(name));
+        self.has_suspects = reply.suspects.iter().any(|(_, name)| self.queues.find(name).is_some());
         let (now, lease) = (clock::monotonic_now(), self.node.lease);
         self.queues.iter_mut().for_each(|queue| queue.handle_heartbeat(reply, now, lease));
     }
@@ -330,145 +297,11 @@ impl WorkerLoop {
             NodeCommand::Cancel(id, reply) => drop(reply.send(self.attempts.cancel_job(id))),
             NodeCommand::SetQuiet(quiet, reply) => {
                 self.phase.set_quiet(quiet);
-                self.check_all_queues();
+                self.queues.check_all();
                 let _ = reply.send(());
             }
             NodeCommand::Stop => self.stop.cancel(),
         }
-    }
-
-    fn check_queue_by_name(&mut self, name: &str) {
-        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.name() == name) {
-            queue.check(is_full, now);
-        }
-    }
-
-    /// Checks every queue: once a second, in case a wake was lost.
-    fn check_all_queues(&mut self) {
-        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
-        self.queues.iter_mut().for_each(|queue| queue.check(is_full, now));
-    }
-
-    // Requests.
-
-    /// Sends all requests that can be sent now.
-    fn send_requests(&mut self) {
-        let now = clock::monotonic_now();
-        self.handle_deadlines(now);
-        for index in 0..self.queues.len() {
-            let queue = &self.queues[index];
-            let resync = queue.claims.wants_resync() && queue.claims.can_send(now) && !self.phase.is_stopping();
-            match resync {
-                // The list of held jobs is only exact while no outcome is in flight.
-                true if !queue.outcomes.has_in_flight() => self.send_claim(index, ClaimPurpose::Resync),
-                false if !queue.claims.is_resyncing() => self.flush_outcomes(index, now),
-                _ => {}
-            }
-        }
-        if !self.phase.is_stopping() {
-            self.prune_queues(now);
-        }
-        if self.phase.is_running() {
-            self.fire_ticks(now);
-            self.claim_jobs(now);
-        }
-        self.leave_idle_lists(now);
-    }
-
-    fn handle_deadlines(&mut self, now: Instant) {
-        if let Some(interval) = self.settings.alive_interval.filter(|_| self.next_alive_at.is_none_or(|at| at <= now)) {
-            self.next_alive_at = Some(now + interval);
-            self.settings.emit(&Event::Alive);
-        }
-        self.queues.iter_mut().for_each(|queue| queue.handle_deadlines(now));
-        if self.phase.is_grace_over(now) {
-            self.end_grace_period();
-        }
-    }
-
-    /// Sends large claims before the jobs of the previous claim run, so that the store works in the meantime.
-    fn claim_ahead(&mut self) {
-        let now = clock::monotonic_now();
-        let has_many = self.attempts.unpolled_count() > 0
-            && self.queues.iter().any(|queue| queue.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
-        if has_many && self.phase.is_running() {
-            self.claim_jobs(now);
-            self.handle_ready_replies();
-        }
-    }
-
-    fn claim_jobs(&mut self, now: Instant) {
-        if self.pending_outcomes() >= UNSETTLED_MAX {
-            return;
-        }
-        let wanted: Vec<_> = self.queues.iter().map(|queue| (queue.jobs_to_claim(now), queue.weight())).collect();
-        let delivered: usize = self.queues.iter().map(|queue| queue.deliveries.len()).sum();
-        for (index, max) in divide_slots(&wanted, self.free_slots().saturating_sub(delivered), fastrand::f64()) {
-            let max = max.min(CLAIM_MAX).min(self.queues[index].claim_size_max());
-            let suspect = self.queues[index].suspects.take();
-            self.send_claim(index, ClaimPurpose::TakeJobs(max, suspect));
-        }
-    }
-
-    /// Removes this node from idle lists if it has no free slot, so that pushes wake other nodes.
-    fn leave_idle_lists(&mut self, now: Instant) {
-        let running: usize = self.queues.iter().map(QueueState::running).sum();
-        let none_free = !self.phase.is_running() || running >= self.settings.concurrency;
-        for index in 0..self.queues.len() {
-            let queue = &self.queues[index];
-            if queue.claims.is_on_idle_list() && queue.claims.can_send(now) && (none_free || queue.is_full()) {
-                self.send_claim(index, ClaimPurpose::LeaveIdleList);
-            }
-        }
-    }
-
-    fn send_claim(&mut self, index: usize, purpose: ClaimPurpose) {
-        self.queues[index].claims.record_sent(purpose);
-        self.requests.claim(index, self.queues[index].name(), purpose);
-    }
-
-    fn prune_queues(&mut self, now: Instant) {
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            if queue.prune.take_due(now) {
-                self.requests.prune(index, queue.name(), self.settings.keep_done_max);
-            }
-        }
-    }
-
-    fn fire_ticks(&mut self, now: Instant) {
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            if let Some(unblocked_rules) = queue.ticks.begin_check(now) {
-                self.requests.fire_ticks(index, queue.name(), self.settings.duly.clone(), unblocked_rules);
-            }
-        }
-    }
-
-    fn handle_tick_report(&mut self, index: usize, report: Result<TickReport>) {
-        let (queue, now) = (&mut self.queues[index], clock::monotonic_now());
-        match report {
-            Ok(report) => {
-                if queue.ticks.record_report(report, now) {
-                    queue.claims.request_claim();
-                }
-            }
-            Err(Error::Unsupported { .. }) => queue.ticks.record_unsupported(),
-            Err(error) => {
-                let retry_in = queue.ticks.record_failure(now, self.node.lease);
-                self.report_store_failure("fire_crons", &error, retry_in);
-            }
-        }
-    }
-
-    fn report_store_failure(&self, op: &str, error: &Error, retry_in: Duration) {
-        tracing::warn!(op, %error, ?retry_in, "request to the store failed");
-        self.settings.emit(&Event::StoreFailed { error, retry_in });
-    }
-
-    /// Returns the slots that are neither taken nor reserved.
-    fn free_slots(&self) -> usize {
-        let busy: usize = self.queues.iter().map(QueueState::busy_slots).sum();
-        self.settings.concurrency.saturating_sub(busy)
     }
 
     // Jobs that arrive.
@@ -484,16 +317,9 @@ impl WorkerLoop {
         }
     }
 
-    fn handle_claim_error(&mut self, index: usize, purpose: ClaimPurpose, error: &Error) {
-        let may_be_applied = matches!(purpose, ClaimPurpose::Resync) || matches!(error, Error::Unknown { .. });
-        let claims = &mut self.queues[index].claims;
-        let retry_in = claims.record_failure(clock::monotonic_now(), self.node.lease, may_be_applied);
-        self.report_store_failure("claim", error, retry_in);
-    }
-
     fn start_claimed(&mut self, index: usize, max: usize, suspect: Option<NodeId>, sent: Instant, reply: ClaimReply) {
         let queue = &mut self.queues[index];
-        record_claim_metrics(queue, &reply);
+        queue.record_claimed(&reply);
         if let Some(suspect) = suspect {
             if reply.suspect_has_more {
                 queue.suspects.add(suspect);
@@ -519,18 +345,6 @@ impl WorkerLoop {
         }
     }
 
-    /// Accepts a job that a push delivered to this node.
-    fn add_delivered(&mut self, held: HeldJob) {
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.name() == held.job.queue) {
-            queue.count_check.record_changes(1);
-            queue.claims.record_delivery();
-            metrics::record_claimed(queue.name(), 1);
-            let lateness = self.store.now().duration_since(held.due).unwrap_or_default();
-            metrics::lateness_histogram(queue.name()).record(lateness.as_secs_f64());
-            queue.deliveries.add(held);
-        }
-    }
-
     /// Starts delivered jobs, or releases them if there is no free slot.
     fn start_delivered(&mut self) {
         for index in 0..self.queues.len() {
@@ -545,7 +359,7 @@ impl WorkerLoop {
         if queue.deliveries.may_be_duplicate(&held) && self.attempts.is_known_claim(index, queue, &held) {
             return;
         }
-        let has_room = self.free_slots() > 0 && queue.has_room() && self.phase != Phase::Quiet;
+        let has_room = self.queues.free_slots() > 0 && queue.has_room() && self.phase != Phase::Quiet;
         // A resync in flight may already list the job, and slots reserved by a claim are free if it finds nothing.
         let must_wait = queue.claims.is_resyncing() || (queue.claims.has_in_flight() && !has_room);
         let queue = &mut self.queues[index];
@@ -574,14 +388,14 @@ impl WorkerLoop {
             return;
         }
         let Some(wait) = self.settle_pace.next_wait() else { return };
-        let (before, until) = (self.pending_outcomes(), clock::monotonic_now() + wait);
+        let (before, until) = (self.queues.pending_outcomes(), clock::monotonic_now() + wait);
         let can_grow = |this: &Self| (is_quick && !this.attempts.is_empty()) || this.attempts.unpolled_count() > 0;
-        while can_grow(self) && self.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
+        while can_grow(self) && self.queues.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
             tokio::task::yield_now().await;
             self.take_finished();
         }
         let first_polls = unpolled.saturating_sub(self.attempts.unpolled_count());
-        self.settle_pace.record_arrivals(self.pending_outcomes() - before + first_polls);
+        self.settle_pace.record_arrivals(self.queues.pending_outcomes() - before + first_polls);
     }
 
     fn take_finished(&mut self) {
@@ -602,26 +416,20 @@ impl WorkerLoop {
         }
     }
 
-    /// Returns how many outcomes wait to be sent.
-    fn pending_outcomes(&self) -> usize {
-        self.queues.iter().map(|queue| queue.outcomes.pending_count()).sum()
-    }
+    // Deadlines and the end of the run.
 
-    fn flush_outcomes(&mut self, index: usize, now: Instant) {
-        let batch = self.queues[index].outcomes.take_batch(now);
-        if !batch.is_empty() {
-            self.requests.settle(index, batch, now);
+    /// Acts on deadlines that have passed.
+    fn handle_deadlines(&mut self) {
+        let now = clock::monotonic_now();
+        if let Some(interval) = self.settings.alive_interval.filter(|_| self.next_alive_at.is_none_or(|at| at <= now)) {
+            self.next_alive_at = Some(now + interval);
+            self.settings.emit(&Event::Alive);
+        }
+        self.queues.iter_mut().for_each(|queue| queue.handle_deadlines(now));
+        if self.phase.is_grace_over(now) {
+            self.end_grace_period();
         }
     }
-
-    fn handle_settle_error(&mut self, index: usize, batch: Vec<UnsettledOutcome>, error: &Error) {
-        let may_be_recorded = matches!(error, Error::Unknown { .. });
-        let (now, outcomes) = (clock::monotonic_now(), &mut self.queues[index].outcomes);
-        let retry_in = outcomes.return_batch(batch, may_be_recorded, now, self.node.lease);
-        self.report_store_failure("settle", error, retry_in);
-    }
-
-    // Deadlines and the end of the run.
 
     /// Returns when the loop must turn even if nothing happens.
     fn next_deadline(&self) -> Option<Instant> {
@@ -679,18 +487,6 @@ impl Drop for WorkerLoop {
         if let (false, Ok(runtime)) = (self.has_left, tokio::runtime::Handle::try_current()) {
             let (store, node) = (self.store.clone(), self.node.id);
             runtime.spawn(async move { store.leave(node).await });
-        }
-    }
-}
-
-fn record_claim_metrics(queue: &mut QueueState, reply: &ClaimReply) {
-    queue.count_check.record_changes(reply.jobs.len() as u64);
-    metrics::record_claimed(queue.name(), reply.jobs.len());
-    metrics::record_taken_back(queue.name(), reply.taken_back);
-    if !reply.jobs.is_empty() {
-        let lateness = metrics::lateness_histogram(queue.name());
-        for held in &reply.jobs {
-            lateness.record(reply.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
         }
     }
 }

@@ -1,0 +1,232 @@
+//! All queues of a worker: which requests to send now, and when to look again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::store::{CLAIM_MAX, SETTLE_MAX};
+use crate::worker::WorkerSettings;
+use crate::worker::claim_state::ClaimPurpose;
+use crate::worker::cron_ticks::TickReport;
+use crate::worker::event::Event;
+use crate::worker::outcomes::UnsettledOutcome;
+use crate::worker::phase::Phase;
+use crate::worker::queue_state::{CLAIM_AHEAD_MIN, QueueState};
+use crate::worker::requests::{StoreReply, StoreRequests};
+use crate::worker::slots::divide_slots;
+
+/// Maximum unsettled outcomes; beyond that no job is claimed.
+const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
+
+/// The queues of a worker and their requests to the store.
+pub(super) struct Queues {
+    settings: Arc<WorkerSettings>,
+    queues: Vec<QueueState>,
+    requests: StoreRequests,
+}
+
+impl std::ops::Index<usize> for Queues {
+    type Output = QueueState;
+
+    fn index(&self, index: usize) -> &QueueState {
+        &self.queues[index]
+    }
+}
+
+impl std::ops::IndexMut<usize> for Queues {
+    fn index_mut(&mut self, index: usize) -> &mut QueueState {
+        &mut self.queues[index]
+    }
+}
+
+impl Queues {
+    pub(super) fn new(settings: Arc<WorkerSettings>, queues: Vec<QueueState>, requests: StoreRequests) -> Self {
+        Queues { settings, queues, requests }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueueState> {
+        self.queues.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut QueueState> {
+        self.queues.iter_mut()
+    }
+
+    /// Returns the queue with this name.
+    pub(super) fn find(&mut self, name: &str) -> Option<&mut QueueState> {
+        self.queues.iter_mut().find(|queue| queue.name() == name)
+    }
+
+    /// Returns the slots that are neither taken nor reserved.
+    pub(super) fn free_slots(&self) -> usize {
+        let busy: usize = self.iter().map(QueueState::busy_slots).sum();
+        self.settings.concurrency.saturating_sub(busy)
+    }
+
+    /// Returns how many outcomes wait to be sent.
+    pub(super) fn pending_outcomes(&self) -> usize {
+        self.iter().map(|queue| queue.outcomes.pending_count()).sum()
+    }
+
+    /// Checks a queue, because it may have ready jobs.
+    pub(super) fn check(&mut self, name: &str) {
+        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
+        if let Some(queue) = self.find(name) {
+            queue.check(is_full, now);
+        }
+    }
+
+    /// Checks every queue: once a second, in case a wake was lost.
+    pub(super) fn check_all(&mut self) {
+        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
+        self.iter_mut().for_each(|queue| queue.check(is_full, now));
+    }
+
+    // Requests.
+
+    /// Waits for the next reply. Never resolves if no request is in flight.
+    pub(super) async fn next_reply(&mut self) -> StoreReply {
+        self.requests.next_reply().await
+    }
+
+    /// Sends new requests, and returns a reply that has arrived.
+    pub(super) fn try_next_reply(&mut self) -> Option<StoreReply> {
+        self.requests.try_next_reply()
+    }
+
+    /// Sends all requests that can be sent now.
+    pub(super) fn send_requests(&mut self, phase: Phase) {
+        let now = clock::monotonic_now();
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            let resync = queue.claims.wants_resync() && queue.claims.can_send(now) && !phase.is_stopping();
+            match resync {
+                // The list of held jobs is only exact while no outcome is in flight.
+                true if !queue.outcomes.has_in_flight() => self.send_claim(index, ClaimPurpose::Resync),
+                false if !queue.claims.is_resyncing() => self.flush_outcomes(index, now),
+                _ => {}
+            }
+        }
+        if !phase.is_stopping() {
+            self.prune(now);
+        }
+        if phase.is_running() {
+            self.fire_ticks(now);
+            self.claim_jobs(now);
+        }
+        self.leave_idle_lists(phase, now);
+    }
+
+    /// Sends large claims before the jobs of the previous claim run, so that the store works in the meantime.
+    /// `unpolled` attempts have not run yet. Returns whether there was a reason to claim.
+    pub(super) fn claim_ahead(&mut self, phase: Phase, unpolled: usize) -> bool {
+        let now = clock::monotonic_now();
+        let has_many = unpolled > 0 && self.iter().any(|queue| queue.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
+        let should_claim = has_many && phase.is_running();
+        if should_claim {
+            self.claim_jobs(now);
+        }
+        should_claim
+    }
+
+    fn claim_jobs(&mut self, now: Instant) {
+        if self.pending_outcomes() >= UNSETTLED_MAX {
+            return;
+        }
+        let wanted: Vec<_> = self.iter().map(|queue| (queue.jobs_to_claim(now), queue.weight())).collect();
+        let delivered: usize = self.iter().map(|queue| queue.deliveries.len()).sum();
+        for (index, max) in divide_slots(&wanted, self.free_slots().saturating_sub(delivered), fastrand::f64()) {
+            let max = max.min(CLAIM_MAX).min(self.queues[index].claim_size_max());
+            let suspect = self.queues[index].suspects.take();
+            self.send_claim(index, ClaimPurpose::TakeJobs(max, suspect));
+        }
+    }
+
+    /// Removes this node from idle lists if it has no free slot, so that pushes wake other nodes.
+    fn leave_idle_lists(&mut self, phase: Phase, now: Instant) {
+        let running: usize = self.iter().map(QueueState::running).sum();
+        let none_free = !phase.is_running() || running >= self.settings.concurrency;
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            if queue.claims.is_on_idle_list() && queue.claims.can_send(now) && (none_free || queue.is_full()) {
+                self.send_claim(index, ClaimPurpose::LeaveIdleList);
+            }
+        }
+    }
+
+    fn send_claim(&mut self, index: usize, purpose: ClaimPurpose) {
+        self.queues[index].claims.record_sent(purpose);
+        self.requests.claim(index, self.queues[index].name(), purpose);
+    }
+
+    fn flush_outcomes(&mut self, index: usize, now: Instant) {
+        let batch = self.queues[index].outcomes.take_batch(now);
+        if !batch.is_empty() {
+            self.requests.settle(index, batch, now);
+        }
+    }
+
+    fn prune(&mut self, now: Instant) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if queue.prune.take_due(now) {
+                self.requests.prune(index, queue.name(), self.settings.keep_done_max);
+            }
+        }
+    }
+
+    fn fire_ticks(&mut self, now: Instant) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if let Some(unblocked_rules) = queue.ticks.begin_check(now) {
+                self.requests.fire_ticks(index, queue.name(), self.settings.duly.clone(), unblocked_rules);
+            }
+        }
+    }
+
+    // Replies that need no attempt.
+
+    pub(super) fn handle_claim_error(&mut self, index: usize, purpose: ClaimPurpose, error: &Error) {
+        let may_be_applied = matches!(purpose, ClaimPurpose::Resync) || matches!(error, Error::Unknown { .. });
+        let (now, lease) = (clock::monotonic_now(), self.lease());
+        let retry_in = self.queues[index].claims.record_failure(now, lease, may_be_applied);
+        self.report_failure("claim", error, retry_in);
+    }
+
+    pub(super) fn handle_settle_error(&mut self, index: usize, batch: Vec<UnsettledOutcome>, error: &Error) {
+        let may_be_recorded = matches!(error, Error::Unknown { .. });
+        let (now, lease) = (clock::monotonic_now(), self.lease());
+        let retry_in = self.queues[index].outcomes.return_batch(batch, may_be_recorded, now, lease);
+        self.report_failure("settle", error, retry_in);
+    }
+
+    pub(super) fn handle_tick_report(&mut self, index: usize, report: Result<TickReport>) {
+        let (now, lease, queue) = (clock::monotonic_now(), self.lease(), &mut self.queues[index]);
+        match report {
+            Ok(report) => {
+                if queue.ticks.record_report(report, now) {
+                    queue.claims.request_claim();
+                }
+            }
+            Err(Error::Unsupported { .. }) => queue.ticks.record_unsupported(),
+            Err(error) => {
+                let retry_in = queue.ticks.record_failure(now, lease);
+                self.report_failure("fire_crons", &error, retry_in);
+            }
+        }
+    }
+
+    fn report_failure(&self, op: &str, error: &Error, retry_in: Duration) {
+        tracing::warn!(op, %error, ?retry_in, "request to the store failed");
+        self.settings.emit(&Event::StoreFailed { error, retry_in });
+    }
+
+    fn lease(&self) -> Duration {
+        self.settings.duly.options.lease
+    }
+}
