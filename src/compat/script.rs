@@ -32,9 +32,9 @@ scripts! { PARTS;
         RIA_HAS_WORK "redis_in_action/has_work"
     }
     ScheduleKeys {
-        SCHEDULE_PUT "schedule/put"
+        SCHEDULE_ENQUEUE "schedule/enqueue"
         SCHEDULE_REMOVE "schedule/remove"
-        SCHEDULE_TAKE "schedule/take"
+        SCHEDULE_TAKE_DUE "schedule/take_due"
         SCHEDULE_SETTLE "schedule/settle"
     }
 }

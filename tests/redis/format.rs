@@ -64,7 +64,7 @@ async fn every_operation_is_rejected(server: &Server) {
     check("reschedule", store.reschedule(held.job.id, Due::Now).await);
     check("list", store.list(Filter::default()).await);
     check("counts", duly.counts().await);
-    check("pause", store.set_paused("default", true).await);
+    check("set_paused", store.set_paused("default", true).await);
     check("prune", store.prune("default", 0).await);
     check("crons", store.crons(Some("default"), None).await);
     check("transfer mark", store.set_transfer_mark("default", other.id, Some("elsewhere")).await);

@@ -179,9 +179,9 @@ pub(super) struct ScheduleKeys {
 key_set! { ScheduleKeys, keys:
     "set" => &keys.set,
     "leases" => &keys.leases,
-    "ends" => &keys.lease_ends,
+    "lease_ends" => &keys.lease_ends,
     "next" => &keys.next_occurrences,
-    "tries" => &keys.attempts,
+    "attempts" => &keys.attempts,
     "dead" => &keys.dead,
     "conf" => &keys.conf,
 }
@@ -198,9 +198,9 @@ impl ScheduleKeys {
             slot: slot_of_key(set),
             set: set.to_owned(),
             leases: key("leases"),
-            lease_ends: key("ends"),
+            lease_ends: key("lease_ends"),
             next_occurrences: key("next"),
-            attempts: key("tries"),
+            attempts: key("attempts"),
             dead: key("dead"),
             conf: key("conf"),
             channel: key("wake"),
@@ -286,9 +286,9 @@ impl SortedSetSchedule {
             Due::At(time) => to_micros(time).to_string(),
         };
         let id = check_id(id.as_ref())?;
-        let mut cmd = self.schedule_command(&script::SCHEDULE_PUT);
+        let mut cmd = self.schedule_command(&script::SCHEDULE_ENQUEUE);
         cmd.arg(id).arg(due);
-        match self.run_idempotent("enqueue", &script::SCHEDULE_PUT, &cmd).await?.int()? {
+        match self.run_idempotent("enqueue", &script::SCHEDULE_ENQUEUE, &cmd).await?.int()? {
             2 => Ok(EnqueueResult::AfterCurrent),
             _ => Ok(EnqueueResult::Scheduled),
         }
@@ -379,9 +379,9 @@ impl SortedSetSchedule {
         if lease.is_zero() {
             return Err(Error::invalid("lease", "must be greater than zero"));
         }
-        let mut cmd = self.schedule_command(&script::SCHEDULE_TAKE);
+        let mut cmd = self.schedule_command(&script::SCHEDULE_TAKE_DUE);
         cmd.arg(max.clamp(1, SCHEDULE_BATCH_MAX)).arg(span_micros(lease)).arg(self.max_attempts);
-        let script: &Script = &script::SCHEDULE_TAKE;
+        let script: &Script = &script::SCHEDULE_TAKE_DUE;
         let mut reply =
             self.store.run_script("get_expired", ConnectionRole::Client, self.keys.slot, script, &cmd).await?;
         let (ids, fences, due_times, attempts) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);

@@ -14,10 +14,10 @@ const NUMBER_DIGITS: usize = 16;
 /// Implements `Store::add_token`.
 pub(super) async fn add_token(store: &Redis, token: &NewToken) -> Result<bool> {
     let ttl = token.ttl.map_or(String::new(), |ttl| micros(ttl).to_string());
-    let mut cmd = script::PUT_TOKEN.call(&store.peer_keys);
+    let mut cmd = script::ADD_TOKEN.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(&token.name).arg(ttl).arg(TOKENS_MAX);
     cmd.arg(format!("{} {}", to_hex(&token.hash), token.role));
-    Ok(run_script(store, "add_token", &script::PUT_TOKEN, &cmd).await?.int()? == 1)
+    Ok(run_script(store, "add_token", &script::ADD_TOKEN, &cmd).await?.int()? == 1)
 }
 
 /// Implements `Store::remove_token`.

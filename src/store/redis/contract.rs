@@ -75,15 +75,15 @@ impl Store for Redis {
     }
 
     async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
-        kinds::add_kinds(self, &kinds).await
+        kinds::add_kind_stats(self, &kinds).await
     }
 
     async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
-        kinds::kinds(self, hours).await
+        kinds::kind_stats(self, hours).await
     }
 
     async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
-        stats::totals(self).await
+        stats::queue_totals(self).await
     }
 
     async fn history(&self, query: HistoryQuery) -> Result<History> {
@@ -100,10 +100,10 @@ impl Store for Redis {
 
     async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
         let keys = self.register_queue("set_paused", queue).await?;
-        let mut cmd = script::PAUSE.call(&*keys);
+        let mut cmd = script::SET_PAUSED.call(&*keys);
         cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
         let value =
-            self.servers.run_script("set_paused", ConnectionRole::Client, keys.slot, &script::PAUSE, &cmd).await?;
+            self.servers.run_script("set_paused", ConnectionRole::Client, keys.slot, &script::SET_PAUSED, &cmd).await?;
         Ok(self.parse_reply("set_paused", value)?.int()? == 1)
     }
 

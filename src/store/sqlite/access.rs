@@ -7,7 +7,7 @@ use crate::admin::token::{Role, TOKENS_MAX, Token};
 use crate::clock::{from_micros, micros};
 use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
 
-/// Implements `put_token` of the store contract.
+/// Implements `add_token` of the store contract.
 pub(super) fn add_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
     let expires = token.ttl.map(|lasts| tx.now + micros(lasts));
     let added = tx

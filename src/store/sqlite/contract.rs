@@ -231,7 +231,7 @@ impl Store for Sqlite {
         let registry = self.registry.clone();
         let read = move |conn: &Connection| query::nodes(conn, &registry).map_err(|e| errors::from_sqlite("nodes", e));
         let workers = self.read("nodes", read).await?;
-        let peers = self.peers.peers("nodes").await.unwrap_or_else(|error| {
+        let peers = self.peers.find_peers("nodes").await.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot list peers");
             Vec::new()
         });
@@ -417,11 +417,11 @@ impl Store for Sqlite {
     }
 
     async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        self.peers.keep_connections(node, held).await
+        self.peers.refresh_connections(node, held).await
     }
 
     async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.peers.connection(connection).await
+        self.peers.connection_holder(connection).await
     }
 
     async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {

@@ -10,7 +10,7 @@ use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, StatC
 /// An hour, in microseconds.
 const HOUR_MICROS: Micros = 3_600_000_000;
 
-/// Implements `add_kinds` of the store contract.
+/// Implements `add_kind_stats` of the store contract.
 pub(super) fn add_kind_stats(tx: &Tx<'_>, kinds: &[(String, StatCounters)]) -> rusqlite::Result<()> {
     let hour = tx.now.div_euclid(HOUR_MICROS);
     let mut kind_count: usize =
@@ -37,7 +37,7 @@ pub(super) fn add_kind_stats(tx: &Tx<'_>, kinds: &[(String, StatCounters)]) -> r
     Ok(())
 }
 
-/// Implements `kinds` of the store contract.
+/// Implements `kind_stats` of the store contract.
 pub(super) fn kind_stats(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindStats>> {
     let first = now.div_euclid(HOUR_MICROS) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     conn.prepare_cached("SELECT hour, kind, counters FROM duly_kind_stats WHERE hour >= ?1 ORDER BY hour, kind")?

@@ -101,7 +101,7 @@ impl Client<'_> {
             "leave_idle" | "leave" => args.add_all([CHANNEL, &node]),
             "heartbeat" => args.add_all([&node, &LEASE.to_string(), "{}", &(LEASE / 3).to_string()]),
             "list_held" => args.add_all([if self.rng.bool() { &node } else { "" }, &self.cursor().to_string()]),
-            "pause" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
+            "set_paused" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
             "prune" => self.prune(&mut args),
             "get" => args.add_all([self.job()]),
             "record_progress" => settles::record_progress(&mut self, &node, &mut args),

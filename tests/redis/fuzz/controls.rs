@@ -119,7 +119,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("clear_dead", "if not alive[node] then", "if true then", "was taken from"),
     ("withdraw", "if connections[i + 1] == node then", "if true then", "was taken from"),
     ("set_connections", "redis.call('HGET', @connections, ARGV[n]) == node", "true", "was taken from"),
-    ("keep_connections", "not is_alive(holder)", "true", "was taken from"),
+    ("refresh_connections", "not is_alive(holder)", "true", "was taken from"),
 ];
 
 #[test]

@@ -124,21 +124,21 @@ impl Client<'_> {
                 let cursors = [self.withdraw_cursor(), self.withdraw_cursor()];
                 args.add(node).add_all(cursors);
             }
-            "peers" => args.add(if self.rng.bool() { "" } else { METHODS[0] }).end(),
+            "find_peers" => args.add(if self.rng.bool() { "" } else { METHODS[0] }).end(),
             "set_connections" => {
                 let mut names = CONNECTIONS.to_vec();
                 self.rng.shuffle(&mut names);
                 args.add(node).number(LEASE).number(self.rng.usize(..=names.len())).add_all(names);
             }
-            "keep_connections" => {
+            "refresh_connections" => {
                 let names = self.rng.usize(..=CONNECTIONS.len());
                 args.add(node).number(LEASE).add_all(&CONNECTIONS[..names]);
             }
-            "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
-            "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
+            "connection_holder" => args.add(pick(self.rng, CONNECTIONS)).end(),
+            "add_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
-            "tokens" | "kinds" | "totals" => args.end(),
-            "add_kinds" => args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end(),
+            "tokens" | "kind_stats" | "queue_totals" => args.end(),
+            "add_kind_stats" => args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end(),
             "add_audit_entry" => args.number(3).add("{}").end(),
             "audit_entries" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,

@@ -23,7 +23,7 @@ end
 
 local function end_lease(id)
   redis.call('HDEL', @leases, id)
-  redis.call('ZREM', @ends, id)
+  redis.call('ZREM', @lease_ends, id)
 end
 
 -- Adds an id. If it is the first now, clients that wait are woken.
@@ -39,7 +39,7 @@ end
 local function insert_next(id)
   local score = redis.call('HGET', @next, id)
   redis.call('HDEL', @next, id)
-  redis.call('HDEL', @tries, id)
+  redis.call('HDEL', @attempts, id)
   if score then
     insert_item(id, score)
   end

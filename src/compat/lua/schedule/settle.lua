@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- settle: ends or extends a lease, only for the client that has it.
 -- A lease whose time is over still counts if no client has taken the id since.
--- keys: set leases ends next tries
+-- keys: set leases lease_ends next attempts
 -- args: now scale channel id fence outcome duration
 --   outcome: done, extend or retry
 -- Returns { now, 0: not held any more | 1: applied | 2: done, and its next occurrence waits }
@@ -30,7 +30,7 @@ if outcome == 'extend' then
   end
   redis.call('ZADD', @set, ends, id)
   redis.call('HSET', @leases, id, lease.fence .. to_digits(now + duration) .. ends .. ' ' .. lease.first)
-  redis.call('ZADD', @ends, now + duration, id)
+  redis.call('ZADD', @lease_ends, now + duration, id)
   return { now, 1 }
 end
 end_lease(id)

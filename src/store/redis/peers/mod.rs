@@ -203,9 +203,9 @@ pub(super) async fn peers_with_method(store: &Redis, method: &str) -> Result<Vec
 
 /// Returns the node, the end of its lease and its description for each peer, and the store's time.
 async fn find_peers(store: &Redis, op: &'static str, method: &str) -> Result<(Vec<(NodeId, Micros, String)>, Micros)> {
-    let mut cmd = script::PEERS.call(&store.peer_keys);
+    let mut cmd = script::FIND_PEERS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(method);
-    let mut reply = store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::PEERS, &cmd).await?;
+    let mut reply = store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::FIND_PEERS, &cmd).await?;
     let mut peers = Vec::new();
     for mut row in reply.rows()? {
         let (id, expires, description) = (row.text()?, row.int()?, row.text()?);
@@ -236,7 +236,7 @@ async fn set_connections_batch(store: &Redis, node: NodeId, held: &[String], clo
 
 /// Implements `Store::refresh_connections`.
 pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
-    let (script, slot): (&Script, u16) = (&script::KEEP_CONNECTIONS, store.peer_keys.slot);
+    let (script, slot): (&Script, u16) = (&script::REFRESH_CONNECTIONS, store.peer_keys.slot);
     for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
         let mut cmd = script.call(&store.peer_keys);
         cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(batch);
@@ -247,8 +247,8 @@ pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[Str
 
 /// Implements `Store::connection_holder`.
 pub(super) async fn connection_holder(store: &Redis, connection_id: &str) -> Result<Option<NodeId>> {
-    let mut cmd = script::CONNECTION.call(&store.peer_keys);
+    let mut cmd = script::CONNECTION_HOLDER.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(connection_id);
-    let (script, slot): (&Script, u16) = (&script::CONNECTION, store.peer_keys.slot);
+    let (script, slot): (&Script, u16) = (&script::CONNECTION_HOLDER, store.peer_keys.slot);
     Ok(store.run_script("connection_holder", ConnectionRole::Client, slot, script, &cmd).await?.text()?.parse().ok())
 }

@@ -10,24 +10,24 @@ use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_
 const HOUR_MICROS: Micros = 3_600_000_000;
 
 /// Implements `Store::add_kind_stats`.
-pub(crate) async fn add_kinds(store: &Redis, kinds: &[(String, StatCounters)]) -> Result<()> {
-    let mut cmd = script::ADD_KINDS.call(&store.peer_keys);
+pub(crate) async fn add_kind_stats(store: &Redis, kinds: &[(String, StatCounters)]) -> Result<()> {
+    let mut cmd = script::ADD_KIND_STATS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(KIND_HOURS_MAX).arg(KIND_STATS_MAX).arg(OTHER_KINDS);
     for (kind, counters) in kinds {
         cmd.arg(kind).arg(encode_counters(counters));
     }
     store
-        .run_script("add_kind_stats", ConnectionRole::Worker, store.peer_keys.slot, &script::ADD_KINDS, &cmd)
+        .run_script("add_kind_stats", ConnectionRole::Worker, store.peer_keys.slot, &script::ADD_KIND_STATS, &cmd)
         .await
         .map(drop)
 }
 
 /// Implements `Store::kind_stats`.
-pub(crate) async fn kinds(store: &Redis, hours: u32) -> Result<Vec<KindStats>> {
-    let mut cmd = script::KINDS.call(&store.peer_keys);
+pub(crate) async fn kind_stats(store: &Redis, hours: u32) -> Result<Vec<KindStats>> {
+    let mut cmd = script::KIND_STATS.call(&store.peer_keys);
     cmd.arg(store.manual_now());
     let mut reply =
-        store.run_script("kind_stats", ConnectionRole::Client, store.peer_keys.slot, &script::KINDS, &cmd).await?;
+        store.run_script("kind_stats", ConnectionRole::Client, store.peer_keys.slot, &script::KIND_STATS, &cmd).await?;
     let first = reply.now.div_euclid(HOUR_MICROS) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     let fields = reply.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();

@@ -62,7 +62,7 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
 }
 
 /// Implements `Store::queue_totals`.
-pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, StatCounters)>> {
+pub(super) async fn queue_totals(store: &Redis) -> Result<Vec<(String, StatCounters)>> {
     let queues = store.queue_names("queue_totals").await?;
     let mut totals = Vec::with_capacity(queues.len());
     for batch in queues.chunks(QUEUES_AT_ONCE) {
@@ -76,12 +76,12 @@ pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, StatCounters)>>
 
 async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
     let keys = store.keys(queue);
-    let mut cmd = script::TOTALS.call(&*keys);
+    let mut cmd = script::QUEUE_TOTALS.call(&*keys);
     cmd.arg(store.manual_now());
     let mut counters = [0u64; STAT_NUMBERS];
     for _ in 0..ROLLUP_STEPS_MAX {
         let mut reply =
-            store.run_script("queue_totals", ConnectionRole::Client, keys.slot, &script::TOTALS, &cmd).await?;
+            store.run_script("queue_totals", ConnectionRole::Client, keys.slot, &script::QUEUE_TOTALS, &cmd).await?;
         let (has_more, numbers) = (reply.int()? == 1, reply.list()?);
         for (sum, number) in counters.iter_mut().zip(numbers) {
             *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));

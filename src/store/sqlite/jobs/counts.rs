@@ -175,7 +175,7 @@ fn add_to_total(tx: &Tx<'_>, queue: i64, minute: &[u64; STAT_NUMBERS]) -> rusqli
     Ok(())
 }
 
-/// Implements `totals` of the store contract: the finished minutes and the current one.
+/// Implements `queue_totals` of the store contract: the finished minutes and the current one.
 pub(crate) fn queue_totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
     conn.prepare_cached(
         "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q

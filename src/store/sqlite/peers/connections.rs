@@ -134,7 +134,7 @@ pub(crate) fn refresh_connections(
 }
 
 /// Returns the node that stored a connection last.
-pub(crate) fn connection(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
+pub(crate) fn connection_holder(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
     conn.prepare_cached("SELECT node_id FROM duly_connection WHERE name = ?1")?
         .query_row([name], |row| row.get(0).map(NodeId::from_bytes))
         .optional()

@@ -163,7 +163,7 @@ impl SqlitePeers {
         self.bus.run("set_connections", set).await.map(drop)
     }
 
-    pub(super) async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+    pub(super) async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
         if held.len() > CONNECTIONS_BATCH_MAX {
             return Err(Error::invalid(
                 "connections",
@@ -171,29 +171,29 @@ impl SqlitePeers {
             ));
         }
         let (registry, held) = (self.registry.clone(), held.to_vec());
-        let keep = move |conn: &rusqlite::Connection| {
+        let refresh = move |conn: &rusqlite::Connection| {
             connections::refresh_connections(conn, &LivenessSnapshot::new(&registry), node, &held)
         };
-        self.bus.run("refresh_connections", keep).await.map(drop)
+        self.bus.run("refresh_connections", refresh).await.map(drop)
     }
 
-    pub(super) async fn connection(&self, name: &str) -> Result<Option<NodeId>> {
+    pub(super) async fn connection_holder(&self, name: &str) -> Result<Option<NodeId>> {
         let (registry, name) = (self.registry.clone(), name.to_owned());
         let read = move |conn: &rusqlite::Connection| {
-            let holder = connections::connection(conn, &name)?;
+            let holder = connections::connection_holder(conn, &name)?;
             Ok(holder.filter(|node| LivenessSnapshot::new(&registry).is_peer_alive(*node)))
         };
         self.bus.run("connection_holder", read).await.map(|(node, _)| node)
     }
 
     pub(super) async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
-        let peers = self.peers("peers_with_method").await?;
+        let peers = self.find_peers("peers_with_method").await?;
         let able = peers.into_iter().filter(|peer| peer.alive && peer.methods.iter().any(|name| name == method));
         Ok(able.map(|peer| peer.id).collect())
     }
 
     /// Returns the peers that others can find and that exist.
-    pub(super) async fn peers(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
+    pub(super) async fn find_peers(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
         let registry = self.registry.clone();
         let read = move |conn: &rusqlite::Connection| {
             let (liveness, mut peers) = (LivenessSnapshot::new(&registry), connections::read_peers(conn)?);

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- totals: returns the counters of a queue since it exists, and adds complete minutes to its totals.
+-- queue_totals: returns the counters of a queue since it exists, and adds complete minutes to its totals.
 -- keys: conf history
 -- args: now
 -- Returns { now, 1 if there are more minutes to add: send it again, { 62 counters } }

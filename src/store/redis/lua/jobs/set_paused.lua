@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- pause: stops or starts claims from a queue.
+-- set_paused: stops or starts claims from a queue.
 -- keys: conf idle
 -- args: now channel paused
 -- Returns { now, 1 if that changed anything }

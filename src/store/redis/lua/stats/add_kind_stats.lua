@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- add_kinds: adds outcomes of attempts, by kind, to the current hour. The first call of a new hour deletes hours that are too old.
+-- add_kind_stats: adds outcomes of attempts, by kind, to the current hour. The first call of a new hour deletes hours that are too old.
 -- keys: kinds
 -- args: now max_hours max_kinds rest counts...
 --   max_kinds: in one hour; rest: the kind for all beyond; counts: kind; then counter (two digits), count and a space of each

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- kinds: returns outcomes of attempts by hour and kind.
+-- kind_stats: returns outcomes of attempts by hour and kind.
 -- keys: kinds
 -- args: now
 -- Returns { now, { hour.kind, its counters; hour, how many kinds it has } }

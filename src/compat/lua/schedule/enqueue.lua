@@ -1,6 +1,6 @@
 #!lua
--- put: adds an id with a due time. While the id runs, that is its next occurrence, which is added when this one is done.
--- keys: set leases ends next tries dead
+-- enqueue: adds an id with a due time. While the id runs, that is its next occurrence, which is added when this one is done.
+-- keys: set leases lease_ends next attempts dead
 -- args: now scale channel id due
 --   scale: microseconds per unit of a score; due: 'n' microseconds, '+n' from now
 -- Returns { now, 1: it was added | 2: it will be when the running one is done }
@@ -15,7 +15,7 @@ if lease and is_untouched(id, lease) then
   return { now, 2 }
 end
 end_lease(id)
-redis.call('HDEL', @tries, id)
+redis.call('HDEL', @attempts, id)
 redis.call('HDEL', @dead, id)
 insert_item(id, to_score(due))
 return { now, 1 }

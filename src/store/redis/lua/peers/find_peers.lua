@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- peers: returns all peers; or, if a method is named, those with a lease that have it.
+-- find_peers: returns all peers; or, if a method is named, those with a lease that have it.
 -- keys: presence peers
 -- args: now method
 -- Returns { now, { node, when its lease ends, info|'' if a method is named } }

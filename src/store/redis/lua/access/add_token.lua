@@ -1,5 +1,5 @@
 #!lua
--- put_token: stores a token, unless its name is taken or there are too many.
+-- add_token: stores a token, unless its name is taken or there are too many.
 -- keys: tokens
 -- args: now name lifetime max_tokens secret
 --   lifetime: '' is for ever; secret: hash and role

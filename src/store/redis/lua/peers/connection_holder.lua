@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- connection: returns the living node that holds a connection.
+-- connection_holder: returns the living node that holds a connection.
 -- keys: presence connections
 -- args: now name
 -- Returns { now, node|'' }

@@ -1,5 +1,5 @@
 #!lua
--- keep_connections: records connections that a node holds, except those that another living node has recorded since.
+-- refresh_connections: records connections that a node holds, except those that another living node has recorded since.
 -- keys: presence connections
 -- args: now node lease names...
 -- Returns { now }
