@@ -38,14 +38,14 @@ const heartbeats = setInterval(async () => {
 
 async function run(job) {
   held.add(job.id);
-  const end = { id: job.id, fence: job.fence, outcome: "ack" };
+  const outcome = { id: job.id, fence: job.fence, outcome: "ack" };
   try {
     await handlers[job.kind](job);
   } catch (error) {
     // Any error: retried later, and dead after the last attempt.
-    Object.assign(end, { outcome: "retry", error: String(error) });
+    Object.assign(outcome, { outcome: "retry", error: String(error) });
   }
-  await call(`/nodes/${node.id}/settle`, { ends: [end] });
+  await call(`/nodes/${node.id}/settle`, { outcomes: [outcome] });
   held.delete(job.id);
 }
 

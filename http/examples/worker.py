@@ -50,12 +50,12 @@ try:
     while not stop.is_set():
         for job in call(f"/nodes/{node['id']}/claim", {"max": 1, "wait_ms": 20_000})["jobs"]:
             held[job["id"]] = job
-            end = {"id": job["id"], "fence": job["fence"], "outcome": "ack"}
+            outcome = {"id": job["id"], "fence": job["fence"], "outcome": "ack"}
             try:
                 HANDLERS[job["kind"]](job)
             except Exception as error:  # any error: retried later, and dead after the last attempt
-                end.update(outcome="retry", error=repr(error))
-            call(f"/nodes/{node['id']}/settle", {"ends": [end]})
+                outcome.update(outcome="retry", error=repr(error))
+            call(f"/nodes/{node['id']}/settle", {"outcomes": [outcome]})
             del held[job["id"]]
 finally:
     call(f"/nodes/{node['id']}", {}, method="DELETE")

@@ -308,11 +308,11 @@ pub(crate) struct LockView {
     fence: u64,
     since: String,
     since_ms: i64,
-    /// When the hold ends unless it is extended.
-    ends: String,
-    ends_ms: i64,
+    /// When the hold expires unless it is extended.
+    expires: String,
+    expires_ms: i64,
     /// The number of waiters.
-    waiting: u64,
+    waiters: u64,
 }
 
 impl LockView {
@@ -326,9 +326,9 @@ impl LockView {
             fence: lock.fence.0,
             since: rfc3339(lock.since),
             since_ms: unix_ms(lock.since),
-            ends: rfc3339(lock.expires),
-            ends_ms: unix_ms(lock.expires),
-            waiting: lock.waiters,
+            expires: rfc3339(lock.expires),
+            expires_ms: unix_ms(lock.expires),
+            waiters: lock.waiters,
         }
     }
 }

@@ -130,8 +130,8 @@ async fn claim_and_ack(address: SocketAddr, round: &RoundState) -> Result<()> {
             continue;
         }
         let to_json = |job: &ClaimedJob<'_>| format!(r#"{{"id":"{}","fence":{},"outcome":"ack"}}"#, job.id, job.fence);
-        let ends: Vec<String> = claimed.jobs.iter().map(to_json).collect();
-        let body = format!(r#"{{"ends":[{}]}}"#, ends.join(","));
+        let outcomes: Vec<String> = claimed.jobs.iter().map(to_json).collect();
+        let body = format!(r#"{{"outcomes":[{}]}}"#, outcomes.join(","));
         let settle = build_request(address, "POST", &format!("{path}/settle"), &body);
         ensure!(client.request(&settle).await? == br#"{"lost":[]}"#, "a job was lost");
         round.settled_count.set(round.settled_count.get() + jobs);

@@ -20,7 +20,7 @@ pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
         Format::Json => out.print_json(&locks)?,
         Format::Ndjson => locks.iter().try_for_each(|lock| out.print_json(lock))?,
         Format::Table | Format::Wide => {
-            let head = ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "ENDS", "WAITING"];
+            let head = ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "EXPIRES", "WAITERS"];
             out.print_table(head, locks.into_iter().map(table_row).collect())?;
         }
     }
@@ -76,8 +76,8 @@ fn detail_lines(lock: &LockRecord) -> [(&'static str, String); 8] {
         ("holder", lock.note.clone()),
         ("node", lock.node.to_string()),
         ("since", format_time(lock.since)),
-        ("ends", format!("{}, unless it is extended", format_time(lock.expires))),
-        ("waiting", lock.waiters.to_string()),
+        ("expires", format!("{}, unless it is extended", format_time(lock.expires))),
+        ("waiters", lock.waiters.to_string()),
     ]
 }
 

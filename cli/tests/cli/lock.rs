@@ -180,7 +180,7 @@ fn lock_break_requires_yes() {
     let holder = start_holder(&sandbox, &["deploy", "--note", "ada"]);
     sandbox.run(&["lock", "break", "deploy"]).failed(2, "held by ada");
     let details = sandbox.run(&["lock", "get", "deploy"]).ok().out;
-    assert!(details.contains("holder   ada\n") && details.contains("waiting  0\n"), "{details}");
+    assert!(details.contains("holder   ada\n") && details.contains("waiters  0\n"), "{details}");
     let listed = sandbox.run(&["lock", "ls", "-o", "ndjson"]).ok().json();
     assert_eq!(listed["fence"], held_locks(&sandbox, "deploy")[0]["fence"]);
     let broken = sandbox.run(&["lock", "break", "deploy", "--yes", "--json"]).ok().json();

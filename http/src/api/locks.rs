@@ -161,7 +161,7 @@ fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner, Problem> {
 
 fn not_held(name: &str) -> Problem {
     Error::Conflict(format!(
-        "lock {name} is not held by this owner: it was released, taken over or broken, or its time was over"
+        "lock {name} is not held by this owner: it was released, taken over or broken, or it has expired"
     ))
     .into()
 }

@@ -152,23 +152,23 @@ async fn heartbeat(
     Ok(axum::Json(HeartbeatResponse { lost, cancel, quiet: reply.quiet, stop: reply.stop }))
 }
 
-/// A list of ended attempts.
+/// The outcomes of attempts.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SettleBody {
     /// At most 1,000.
-    ends: Vec<EndBody>,
+    outcomes: Vec<OutcomeBody>,
 }
 
-/// The end of one attempt.
+/// The outcome of one attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct EndBody {
+struct OutcomeBody {
     #[schema(value_type = String)]
     id: JobId,
     /// The fence from the claim.
     fence: u64,
-    outcome: EndOutcome,
+    outcome: OutcomeKind,
     /// The error, for `retry` and `bury`.
     error: Option<String>,
     /// The delay before the next attempt, for `retry` (the job's backoff if absent) and `release` (none if absent); at
@@ -183,23 +183,23 @@ struct EndBody {
 /// attempt does not count.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum EndOutcome {
+enum OutcomeKind {
     Ack,
     Retry,
     Bury,
     Release,
 }
 
-impl From<EndBody> for Settlement {
-    fn from(body: EndBody) -> Self {
-        let EndBody { id, fence, outcome, error, after_ms, result } = body;
+impl From<OutcomeBody> for Settlement {
+    fn from(body: OutcomeBody) -> Self {
+        let OutcomeBody { id, fence, outcome, error, after_ms, result } = body;
         let (after, error) =
             (after_ms.map(Duration::from_millis), error.unwrap_or_else(|| "no reason was given".into()));
         let reported = match outcome {
-            EndOutcome::Ack => ReportedOutcome::Ack,
-            EndOutcome::Retry => ReportedOutcome::Retry { after, error },
-            EndOutcome::Bury => ReportedOutcome::Bury { error },
-            EndOutcome::Release => ReportedOutcome::Release { after: after.unwrap_or_default() },
+            OutcomeKind::Ack => ReportedOutcome::Ack,
+            OutcomeKind::Retry => ReportedOutcome::Retry { after, error },
+            OutcomeKind::Bury => ReportedOutcome::Bury { error },
+            OutcomeKind::Release => ReportedOutcome::Release { after: after.unwrap_or_default() },
         };
         Settlement { id, fence: Fence(fence), outcome: reported, result: result.map(|result| result.get().to_owned()) }
     }
@@ -223,13 +223,13 @@ async fn settle(
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<SettleBody>,
 ) -> Result<axum::Json<SettleResponse>, Problem> {
-    let check = |(at, end)| {
-        let settlement = Settlement::from(end);
-        settlement.check().map_err(|error| Problem::from(error).prefix_pointers(&format!("/ends/{at}")))?;
+    let check = |(at, outcome)| {
+        let settlement = Settlement::from(outcome);
+        settlement.check().map_err(|error| Problem::from(error).prefix_pointers(&format!("/outcomes/{at}")))?;
         Ok(settlement)
     };
-    let ends = body.ends.into_iter().enumerate().map(check).collect::<Result<_, Problem>>()?;
-    let lost = app.remote_nodes.get(id, identity.node_scope())?.settle(ends).await?;
+    let settlements = body.outcomes.into_iter().enumerate().map(check).collect::<Result<_, Problem>>()?;
+    let lost = app.remote_nodes.get(id, identity.node_scope())?.settle(settlements).await?;
     Ok(axum::Json(SettleResponse { lost: lost.iter().map(JobId::to_string).collect() }))
 }
 

@@ -31,8 +31,8 @@ struct LockRow {
     note: String,
     fence: String,
     since: Moment,
-    ends: Moment,
-    waiting: u64,
+    expires: Moment,
+    waiters: u64,
 }
 
 impl LockRow {
@@ -46,8 +46,8 @@ impl LockRow {
             note: lock.note.clone(),
             fence: lock.fence.to_string(),
             since: layout.moment(lock.since),
-            ends: layout.moment(lock.expires),
-            waiting: lock.waiters,
+            expires: layout.moment(lock.expires),
+            waiters: lock.waiters,
         }
     }
 }

@@ -30,7 +30,7 @@ impl RemoteNode {
 
     async fn settle_by(self: &Arc<Self>, by: SettledBy, settlements: Vec<Settlement>) -> Result<Vec<JobId>> {
         if settlements.len() > SETTLE_MAX {
-            return Err(Error::invalid("ends", format!("at most {SETTLE_MAX} in one request")));
+            return Err(Error::invalid("outcomes", format!("at most {SETTLE_MAX} in one request")));
         }
         let (mut ends, mut lost, mut uncertain): (Vec<AttemptEnd>, Vec<JobId>, Vec<JobId>) = Default::default();
         {

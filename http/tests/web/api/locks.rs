@@ -50,7 +50,7 @@ pub async fn lock_waiter_gets_a_greater_fence(site: Site) {
     let waiting = site.json("PUT", "/api/v1/locks/a%2Fb", json!({"ttl_ms": 60_000, "wait_ms": 20_000}));
     let releasing = async {
         // Wait for the first waiter.
-        while site.get("/api/v1/locks/a%2Fb").await.json()["locks"][0]["waiting"] != json!(1) {}
+        while site.get("/api/v1/locks/a%2Fb").await.json()["locks"][0]["waiters"] != json!(1) {}
         site.send("DELETE", &format!("/api/v1/locks/a%2Fb?owner={owner}"), &[], b"").await.status
     };
     let (second, released) = tokio::join!(waiting, releasing);

@@ -53,7 +53,7 @@ impl<'s> Worker<'s> {
     async fn settle(&self, job: &Value, outcome: Value) -> Value {
         let mut end = json!({"id": job["id"], "fence": job["fence"]});
         end.as_object_mut().expect("an object").extend(outcome.as_object().expect("an object").clone());
-        let response = self.site.post(&self.path("settle"), json!({"ends": [end]})).await;
+        let response = self.site.post(&self.path("settle"), json!({"outcomes": [end]})).await;
         assert_eq!(response.status, 200, "{}", response.text());
         response.json()["lost"].clone()
     }
@@ -137,7 +137,7 @@ pub async fn jobs_of_a_silent_worker_move_on_and_its_settle_is_rejected(site: Si
     let job = tokio::time::timeout(LONG, taken).await.expect("in time");
     assert_eq!((&job["id"], &job["crashes"]), (&lost["id"], &json!(1)), "a death is counted");
     assert!(job["fence"].as_u64() > lost["fence"].as_u64());
-    let late = json!({"ends": [{"id": lost["id"], "fence": lost["fence"], "outcome": "ack"}]});
+    let late = json!({"outcomes": [{"id": lost["id"], "fence": lost["fence"], "outcome": "ack"}]});
     let refused = site.post(&silent.path("settle"), late).await;
     assert!(refused.status == 404 || refused.json()["lost"] == json!([lost["id"]]), "{}", refused.text());
     assert_eq!(other.settle(&job, json!({"outcome": "ack"})).await, json!([]));
@@ -261,10 +261,10 @@ pub async fn settle_with_oversized_result_or_delay_is_rejected(site: Site) {
         let mut end = json!({"id": job["id"], "fence": job["fence"]});
         end.as_object_mut().expect("an object").extend(said.as_object().expect("an object").clone());
         let good = json!({"id": duly::JobId::fresh().to_string(), "fence": 1, "outcome": "ack"});
-        let response = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
+        let response = site.post(&worker.path("settle"), json!({"outcomes": [good, end]})).await;
         (response.status, response.pointer())
     };
-    let refused = |field: &str| (422, format!("/ends/1/{field}"));
+    let refused = |field: &str| (422, format!("/outcomes/1/{field}"));
     let long = "x".repeat(64 * 1024);
     assert_eq!(settle(json!({"outcome": "ack", "result": long})).await, refused("result"));
     for outcome in ["retry", "release"] {
@@ -288,7 +288,7 @@ async fn only_its_client_and_operators_can_use_a_node() {
     let requests = [
         ("POST", "/claim", json!({})),
         ("POST", "/heartbeat", json!({"held": []})),
-        ("POST", "/settle", json!({"ends": [{"id": id, "fence": fence, "outcome": "bury"}]})),
+        ("POST", "/settle", json!({"outcomes": [{"id": id, "fence": fence, "outcome": "bury"}]})),
         ("POST", "/progress", json!({"id": id, "fence": fence, "lines": ["mine"]})),
         ("DELETE", "", json!({})),
     ];

@@ -95,7 +95,7 @@ const BODIES: [&str; 9] = [
     r#"{"kind":"a","args":{"a":[1,2,{"b":null}]},"queue":"a","priority":"high","tags":["x"]}"#,
     r#"[{"kind":"a"},{"kind":"b","args":"\u0000","due":"2030-01-01T00:00:00Z"}]"#,
     r#"{"queues":["a"],"kinds":["a"],"lease_ms":1000}"#,
-    r#"{"ends":[{"id":"0192f7a1-0000-7000-8000-000000000000","fence":1,"outcome":"ack"}]}"#,
+    r#"{"outcomes":[{"id":"0192f7a1-0000-7000-8000-000000000000","fence":1,"outcome":"ack"}]}"#,
     r#"{"filter":"state:dead kind:nobody","action":"remove","dry_run":true}"#,
     r#"{"pattern":"0 3 * * *","kind":"a","tz":"Europe/Berlin","overlap":"skip","jitter_ms":5}"#,
     r#"{"ttl_ms":1000,"wait_ms":0}"#,
