@@ -95,8 +95,8 @@ impl SqliteBaseline {
         let first: i64 = self.query_number("SELECT value FROM duly_sequence WHERE name = 'next_number'")?;
         let mut body = self.conn.prepare_cached(
             "INSERT INTO duly_job (job_no, id, queue_no, kind, args, priority, pushed_at, max_attempts, timeout_ms,
-                                   keep_ms, unique_key, tags, traceparent)
-             VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL)",
+                                   keep_ms, unique_key, tags, traceparent, checksum)
+             VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL, 0)",
         )?;
         let mut ready = self.conn.prepare_cached(
             "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts, crashes)

@@ -216,22 +216,6 @@ async fn durability_is_reported_as_the_store_was_opened() {
     assert!(durability(":memory:".into()).await.contains("in memory only"));
 }
 
-#[tokio::test]
-async fn file_without_transfer_tables_is_upgraded() {
-    let dir = test_support::temp_dir();
-    let file = dir.path().join("duly.db");
-    let url = file.to_str().expect("plain");
-    Duly::open(url).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes");
-    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
-    conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN transfer_mark; DROP TABLE duly_transfer_checkpoint")
-        .expect("removes them");
-    drop(conn);
-    let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
-    assert_eq!(old.transfer_to(&new).run().await.expect("transfers")[0].ready, 1);
-    new.transfer_to(&old).run().await.expect("transfers back");
-    assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
-}
-
 /// SQLite's locks on a file belong to the process: closing any handle of the file drops all of them.
 #[cfg(target_os = "linux")]
 #[tokio::test]

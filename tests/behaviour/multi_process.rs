@@ -208,17 +208,6 @@ async fn lost_or_damaged_bus_file_does_no_harm() {
     }
 }
 
-#[tokio::test]
-async fn file_without_lock_tables_is_upgraded() {
-    let file = file();
-    drop(file.open().await);
-    let conn = duly::rusqlite::Connection::open(&file.path).expect("opens");
-    conn.execute_batch("DROP TABLE duly_lock; DROP TABLE duly_lock_waiter").expect("removes them");
-    drop(conn);
-    let store = file.open().await;
-    assert!(store.lock(&request(NodeId::fresh(), false)).await.expect("replies").hold.is_some());
-}
-
 /// Not a test: a process that holds the lock until it is killed.
 #[tokio::test]
 async fn child_process() {

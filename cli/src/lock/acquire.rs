@@ -58,7 +58,7 @@ pub(super) struct AcquireArgs {
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 
-    /// The exit code if the lock is held by somebody else, instead of 4 and 124
+    /// The exit code if another owner holds the lock, instead of 4 and 124
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 

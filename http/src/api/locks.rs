@@ -138,7 +138,7 @@ async fn acquire(
             ttl_ms: millis(hold.ttl),
         })),
         None => {
-            let detail = format!("lock {name} is held by somebody else; wait for it with wait_ms");
+            let detail = format!("lock {name} is held by another owner; wait for it with wait_ms");
             Err(Problem::new(StatusCode::CONFLICT, "lock_busy", detail).retry_after(1))
         }
     }

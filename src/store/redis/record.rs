@@ -1,7 +1,7 @@
 //! Encodes values as the texts that Redis stores. Servers, scripts and people can read these texts.
 //!
 //! A record starts with one digit for its format and one for the priority. Tab-separated fields follow, then a line
-//! feed and the args verbatim. An empty field has the format's default. The last field, if present, is a checksum of
+//! feed and the args verbatim. An empty field has the format's default. The last field is a checksum of
 //! the id and everything else. A worker releases a job if its record has an unknown format or a checksum mismatch.
 
 use std::time::{Duration, SystemTime};
@@ -140,12 +140,10 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     let timeout = number(i64::try_from(DEFAULT_TIMEOUT.as_millis()).ok()?)?;
     let keep = number(i64::try_from(DEFAULT_KEEP.as_millis()).ok()?)?;
     let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
-    // Records of older versions have no checksum.
-    if let Some(checksum) = fields.next() {
-        let rest = head.get(..head.len().checked_sub(checksum.len() + 1)?)?;
-        let computed = crc32(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
-        (u32::from_str_radix(checksum, 16).ok()? == computed).then_some(())?;
-    }
+    let checksum = fields.next()?;
+    let rest = head.get(..head.len().checked_sub(checksum.len() + 1)?)?;
+    let computed = crc32(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
+    (u32::from_str_radix(checksum, 16).ok()? == computed).then_some(())?;
     let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let job = Job {
         id,

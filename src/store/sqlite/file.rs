@@ -27,16 +27,6 @@ const CACHED_STATEMENTS_MAX: usize = 96;
 pub(super) const CACHE_PRAGMA: &str = "PRAGMA cache_size = -16384";
 
 pub(super) const SCHEMA: &str = include_str!("schema.sql");
-/// Columns that a file of this format may lack: table, name and type.
-const ADDED_COLUMNS: [(&str, &str, &str); 7] = [
-    ("duly_queue", "transfer_mark", "TEXT"),
-    ("duly_queue", "cron_check_at", "INTEGER"),
-    ("duly_queue", "capacity_jobs", "INTEGER"),
-    ("duly_queue", "capacity_bytes", "INTEGER"),
-    ("duly_ended", "group_no", "INTEGER"),
-    ("duly_node", "profile", "TEXT"),
-    ("duly_job", "checksum", "INTEGER"),
-];
 
 /// Returns the path of the file with symbolic links resolved, so that all processes find the same node registry.
 pub(super) fn prepare_file(path: &Path) -> Result<PathBuf> {
@@ -100,7 +90,7 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection>
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(|e| open_error(path, e))?;
     configure(&mut conn, durability).map_err(|e| open_error(path, e))?;
-    migrate(&conn, &path.display().to_string())?;
+    create_tables(&conn, &path.display().to_string())?;
     sync_recovered(path)?;
     Ok(conn)
 }
@@ -143,7 +133,7 @@ pub(super) fn connect_read_only(path: &Path) -> Result<Connection> {
 pub(super) fn connect_in_memory() -> Result<Connection> {
     let conn = Connection::open_in_memory().map_err(|e| errors::from_sqlite("open", e))?;
     enable_statement_cache(&conn).map_err(|e| errors::from_sqlite("open", e))?;
-    migrate(&conn, ":memory:")?;
+    create_tables(&conn, ":memory:")?;
     Ok(conn)
 }
 
@@ -206,7 +196,7 @@ pub(super) fn wait_while_busy(turn: i32) -> bool {
 }
 
 /// Creates the tables, or checks that this build can use the existing ones.
-fn migrate(conn: &Connection, shown: &str) -> Result<()> {
+fn create_tables(conn: &Connection, shown: &str) -> Result<()> {
     let made = || -> rusqlite::Result<Option<String>> {
         let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
         let exists: bool = tx.query_row(
@@ -215,12 +205,7 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
             |row| row.get(0),
         )?;
         if exists {
-            let format = read_format(&tx)?;
-            if format == Some(FORMAT.to_string()) {
-                add_missing_schema(&tx)?;
-                tx.commit()?;
-            }
-            return Ok(format);
+            return read_format(&tx);
         }
         tx.execute_batch(SCHEMA)?;
         tx.execute_batch(&format!(
@@ -246,24 +231,6 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
             format!("{shown} has tables of duly in the unknown format {format:?}; restore a backup"),
         )),
     }
-}
-
-/// Adds tables and columns that an older build of format 1 did not create. Older builds ignore them.
-fn add_missing_schema(tx: &Connection) -> rusqlite::Result<()> {
-    for (table, column, kind) in ADDED_COLUMNS {
-        let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
-        if !tx.query_row(has, [table, column], |row| row.get(0))? {
-            tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
-        }
-    }
-    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_queue_stats')";
-    let counted: bool = tx.query_row(counted, [], |row| row.get(0))?;
-    // Creates the missing tables and indexes. Writes nothing if there are none.
-    let missing = ["TABLE", "INDEX", "UNIQUE INDEX"].iter().fold(SCHEMA.to_owned(), |schema, what| {
-        schema.replace(&format!("CREATE {what} "), &format!("CREATE {what} IF NOT EXISTS "))
-    });
-    tx.execute_batch(&missing)?;
-    if counted { Ok(()) } else { crate::store::sqlite::jobs::counts::recount(tx) }
 }
 
 /// Returns the format of the tables in a file.

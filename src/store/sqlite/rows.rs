@@ -67,7 +67,7 @@ pub(super) fn read_job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
     Ok(job)
 }
 
-/// Reads a job unchanged, and whether its checksum matches. Older builds stored no checksum.
+/// Reads a job unchanged, and whether its checksum matches.
 ///
 /// Damaged columns do not fail: one unreadable job must not keep others from being claimed.
 pub(super) fn read_checked_job(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
@@ -87,9 +87,8 @@ pub(super) fn read_checked_job(row: &Row<'_>, queue: String) -> rusqlite::Result
         tags: tags.as_ref().map_or_else(Vec::new, |tags| tags.split(' ').map(str::to_owned).collect()),
         traceparent: columns.optional_text(10)?,
     };
-    let sum: Option<u32> = row.get(11).unwrap_or_else(|_| columns.mark_damaged());
-    let whole =
-        columns.intact.get() && sum.is_none_or(|sum| sum == JobBody::from_job(&job, tags.as_deref()).checksum());
+    let sum: u32 = row.get(11).unwrap_or_else(|_| columns.mark_damaged());
+    let whole = columns.intact.get() && sum == JobBody::from_job(&job, tags.as_deref()).checksum();
     Ok((job, whole))
 }
 

@@ -49,7 +49,7 @@ CREATE TABLE duly_job (
   unique_key   TEXT,
   tags         TEXT,                      -- separated by spaces
   traceparent  TEXT,
-  checksum     INTEGER                    -- CRC-32 of the id, kind, args, tags, traceparent and numbers
+  checksum     INTEGER NOT NULL           -- CRC-32 of the id, kind, args, tags, traceparent and numbers
 ) STRICT;
 CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue_no);
 
