@@ -15,6 +15,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// The store refused the request or could not be reached. Nothing was changed; try again later.
     #[error("{op}: {reason}")]
+    #[non_exhaustive]
     Store {
         /// The store operation.
         op: &'static str,
@@ -28,6 +29,7 @@ pub enum Error {
     /// The request was sent but its outcome is unknown: it may or may not have been applied.
     /// Safe to repeat with the same job id.
     #[error("{op}: outcome unknown: {}; {}", format_cause(source), repeat_advice(op))]
+    #[non_exhaustive]
     Unknown {
         /// The store operation.
         op: &'static str,
@@ -42,6 +44,7 @@ pub enum Error {
 
     /// The store has no such item.
     #[error("no {what} {name} in the store")]
+    #[non_exhaustive]
     NotFound {
         /// The type of the missing item.
         what: &'static str,
@@ -55,6 +58,7 @@ pub enum Error {
 
     /// The input is invalid. Repeating the same call does not help.
     #[error("{field}: {reason}")]
+    #[non_exhaustive]
     Invalid {
         /// The invalid part of the input.
         field: &'static str,
@@ -64,6 +68,7 @@ pub enum Error {
 
     /// The queue is full and nothing was pushed. Try again once there is room, or raise its capacity.
     #[error("queue {queue} is full: at most {capacity} may be unfinished; nothing was pushed into it")]
+    #[non_exhaustive]
     Full {
         /// The queue.
         queue: String,
@@ -73,6 +78,7 @@ pub enum Error {
 
     /// A method called on another node failed, or the node was too busy to run it.
     #[error("{method} on node {node}: {reason}")]
+    #[non_exhaustive]
     Remote {
         /// The called method.
         method: String,
@@ -84,6 +90,7 @@ pub enum Error {
 
     /// The operation took too long. A wait has changed nothing; a call may have been executed.
     #[error("{op}: timed out; {reason}")]
+    #[non_exhaustive]
     Timeout {
         /// The operation.
         op: &'static str,
@@ -93,6 +100,7 @@ pub enum Error {
 
     /// The store's format does not support this. Use another store, or do without the feature.
     #[error("this store cannot {what}; a SQLite file, Redis and Valkey can")]
+    #[non_exhaustive]
     Unsupported {
         /// The unsupported operation.
         what: &'static str,
@@ -145,6 +153,16 @@ impl Error {
     /// Returns an [`Error::Invalid`] about this field.
     pub fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
+    }
+
+    /// Returns an [`Error::NotFound`] about the item of this type and name.
+    pub fn not_found(what: &'static str, name: impl std::fmt::Display) -> Self {
+        Error::NotFound { what, name: name.to_string() }
+    }
+
+    /// Returns an [`Error::Unknown`] of this operation, without its cause.
+    pub fn unknown(op: &'static str) -> Self {
+        Error::Unknown { op, source: None }
     }
 
     pub(crate) fn unsupported(what: &'static str) -> Self {

@@ -151,7 +151,7 @@ async fn measure_simultaneous_rules(duly: &Duly, child: &BenchProcess, rules: us
     }
     let (mut last, mut cursor) = (Duration::ZERO, None);
     loop {
-        let page = duly.list(Filter { limit: 1_000, cursor, ..Filter::default() }).await?;
+        let page = duly.list(Filter::all().limit(1_000).cursor(cursor)).await?;
         for record in &page.jobs {
             let after = wall_us(record.job.pushed).saturating_sub(moment * 1_000_000);
             last = last.max(Duration::from_micros(after));

@@ -105,8 +105,8 @@ impl CallArgs {
 /// Adds advice to the error of a call.
 pub(crate) fn with_hint(error: Error, method: &str) -> anyhow::Error {
     let reason = match &error {
-        Error::NotFound { what: "node", name } => format!("node {name} is not there, or does not listen"),
-        Error::NotFound { what: "connection", name } => format!("no node holds the connection {name}"),
+        Error::NotFound { what: "node", name, .. } => format!("node {name} is not there, or does not listen"),
+        Error::NotFound { what: "connection", name, .. } => format!("no node holds the connection {name}"),
         Error::NotFound { what: "method", .. } => format!("{method} is not answered there"),
         Error::NotFound { .. } => format!("no node answers {method}"),
         Error::Timeout { .. } => return CliError::new(exit::TIMED_OUT, format!("{error}; {OTHER_KEY_HINT}")),
@@ -203,7 +203,7 @@ impl ReplyCounts {
         let ReplyCounts { replied, failed, timed_out, without_method } = *self;
         let all = replied + failed + timed_out;
         if all == 0 {
-            return Err(with_hint(Error::NotFound { what: "node with the method", name: method.to_owned() }, method));
+            return Err(with_hint(Error::not_found("node with the method", method), method));
         }
         if without_method > 0 {
             out.print_message(&format!("{without_method} more nodes do not answer {method}"));

@@ -53,9 +53,9 @@ pub(crate) async fn run(verb: DeadVerb, setup: &Setup) -> anyhow::Result<()> {
 /// Returns the filters for the selected dead jobs: one per group. Each group must exist.
 async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<Vec<Filter>> {
     let is_group = |word: &String| word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
-    let dead_only = |filter: Filter| Filter { state: Some(State::Dead), ..filter };
+    let dead_only = |filter: Filter| filter.state(State::Dead);
     if !selector.is_empty() && !selector.words().is_empty() && selector.words().iter().all(is_group) {
-        let group_filter = |group: &String| dead_only(Filter { group: Some(group.clone()), ..Filter::all() });
+        let group_filter = |group: &String| dead_only(Filter::all().group(group.clone()));
         let filters: Vec<Filter> = selector.words().iter().map(group_filter).collect();
         for (group, filter) in selector.words().iter().zip(&filters) {
             if bulk::retry_all(duly, filter.clone()).dry_run().await?.matching == 0 {

@@ -85,15 +85,15 @@ impl EventRecord {
     /// Converts an event at the current time; `None` for unknown events.
     pub(crate) fn from_event(event: &Event<'_>) -> Option<EventRecord> {
         let data = match event {
-            Event::Joined { node } => EventData::Joined { node: *node },
-            Event::Started { held, lateness } => started_data(held, *lateness),
-            Event::Settled { held, outcome, reason, duration } => settled_data(held, outcome, *reason, *duration),
-            Event::Lost { id } => EventData::Lost { id: *id },
-            Event::TakenBack { node, jobs } => EventData::TakenBack { node: *node, jobs: *jobs },
-            Event::StoreFailed { error, retry_in } => {
+            Event::Joined { node, .. } => EventData::Joined { node: *node },
+            Event::Started { held, lateness, .. } => started_data(held, *lateness),
+            Event::Settled { held, outcome, reason, duration, .. } => settled_data(held, outcome, *reason, *duration)?,
+            Event::Lost { id, .. } => EventData::Lost { id: *id },
+            Event::TakenBack { node, jobs, .. } => EventData::TakenBack { node: *node, jobs: *jobs },
+            Event::StoreFailed { error, retry_in, .. } => {
                 EventData::StoreFailed { error: error.to_string(), retry_in_us: duration_micros(*retry_in) }
             }
-            Event::Stopping { running } => EventData::Stopping { running: *running },
+            Event::Stopping { running, .. } => EventData::Stopping { running: *running },
             _ => return None,
         };
         Some(EventRecord { at_us: time::to_micros(time::now()), event: data })
@@ -173,9 +173,10 @@ fn started_data(held: &HeldJob, lateness: Duration) -> EventData {
     }
 }
 
-fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duration: Duration) -> EventData {
+/// Returns the data of a settled attempt; `None` for unknown outcomes.
+fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duration: Duration) -> Option<EventData> {
     let (id, kind, duration_us) = (held.job.id, held.job.kind.clone(), duration_micros(duration));
-    match outcome {
+    Some(match outcome {
         Outcome::Ack => EventData::Done { id, kind, duration_us },
         Outcome::Retry { after, error } => {
             EventData::Retried { id, kind, duration_us, after_us: duration_micros(*after), error: error.clone() }
@@ -188,7 +189,8 @@ fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duratio
             after_us: duration_micros(*after),
             reason: reason.map(str::to_owned),
         },
-    }
+        _ => return None,
+    })
 }
 
 /// Returns the end of an id, which is enough to distinguish jobs on a screen.

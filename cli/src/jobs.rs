@@ -145,15 +145,10 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()> {
-    let parsed = bulk::parse_filter(&ls.filter)?;
-    let filter = Filter {
-        queue: merge_condition("queue", ls.queue, parsed.queue)?,
-        state: merge_condition("state", ls.state, parsed.state)?,
-        kind: merge_condition("kind", ls.kind, parsed.kind)?,
-        limit: ls.limit,
-        cursor: ls.cursor,
-        ..parsed
-    };
+    let mut filter = bulk::parse_filter(&ls.filter)?.limit(ls.limit).cursor(ls.cursor);
+    filter.queue = merge_condition("queue", ls.queue, filter.queue)?;
+    filter.state = merge_condition("state", ls.state, filter.state)?;
+    filter.kind = merge_condition("kind", ls.kind, filter.kind)?;
     let page = duly.list(filter).await?;
     match out.format {
         Format::Json => {
@@ -227,7 +222,7 @@ fn format_attempts(record: &JobRecord) -> String {
 }
 
 async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
-    let record = duly.get(id).await?.ok_or(duly::Error::NotFound { what: "job", name: id.to_string() })?;
+    let record = duly.get(id).await?.ok_or_else(|| duly::Error::not_found("job", id))?;
     if out.is_json() {
         return out.print_json(&record);
     }
@@ -305,7 +300,7 @@ async fn edit(
         Some("-") => Some(input::read_args_from_stdin(duly::bounds::ARGS_BYTES_MAX)?),
         _ => args,
     };
-    let result = duly.edit(id, duly::admin::JobEdit { args, priority }).await;
+    let result = duly.edit(id, duly::admin::JobEdit::new().args(args).priority(priority)).await;
     let mut failed = None;
     report_change(out, id, "edited", result.map_err(Into::into), &mut failed)?;
     failed.map_or(Ok(()), Err)

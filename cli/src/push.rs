@@ -148,7 +148,7 @@ fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
                 error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
             CliError::new(exit::STORE_FAILED, message)
         }
-        duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => CliError::new(
+        duly::Error::Invalid { field: "args", reason, .. } if reason.starts_with("not JSON") => CliError::new(
             exit::USAGE,
             format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"),
         ),

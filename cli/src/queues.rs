@@ -56,7 +56,7 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
             print_state(setup, &queue, true, changed, note)
         }
         QueuesVerb::Capacity { queue, jobs, bytes, none: _ } => {
-            set_capacity(setup, &queue, Capacity { jobs, bytes }).await
+            set_capacity(setup, &queue, Capacity::unlimited().jobs(jobs).bytes(bytes)).await
         }
         QueuesVerb::Clear { queue, dry_run } => {
             let duly = store::open_existing(setup).await?;

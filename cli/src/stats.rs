@@ -39,7 +39,7 @@ pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
-    let history = duly.history(HistoryQuery { queue: verb.queue.clone(), minutes: verb.minutes }).await?;
+    let history = duly.history(HistoryQuery::last_minutes(verb.minutes).queue(verb.queue.clone())).await?;
     let queues = history.by_queue();
     let row = |queue: &str, counters: &StatCounters| {
         let percentile = |q: f64| [&counters.lateness, &counters.duration].map(|histogram| histogram.quantile(q));

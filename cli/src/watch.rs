@@ -89,7 +89,7 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
     }
     for id in &watch.ids {
         if duly.get(*id).await?.is_none() {
-            return Err(duly::Error::NotFound { what: "job", name: id.to_string() }.into());
+            return Err(duly::Error::not_found("job", id).into());
         }
     }
     let mut watched: BTreeMap<_, _> = watch.ids.iter().map(|id| (*id, None)).collect();
@@ -101,8 +101,9 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
         if limit == 0 {
             break;
         }
-        let (queue, kind) = (watch.queue.clone(), watch.kind.clone());
-        let page = duly.list(Filter { queue, kind, state: Some(state), limit, ..Filter::default() }).await?;
+        let mut filter = Filter::all().state(state).limit(limit);
+        (filter.queue, filter.kind) = (watch.queue.clone(), watch.kind.clone());
+        let page = duly.list(filter).await?;
         watched.extend(page.jobs.iter().map(|record| (record.job.id, None)));
     }
     Ok(watched)

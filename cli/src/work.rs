@@ -199,7 +199,7 @@ fn event_printer(
             }
             Event::Joined { .. } => systemd::notify_ready(&queues),
             Event::Alive => systemd::notify_alive(),
-            Event::Stopping { running } => systemd::notify_stopping(*running),
+            Event::Stopping { running, .. } => systemd::notify_stopping(*running),
             _ => {}
         }
         let Some(record) = EventRecord::from_event(event) else {

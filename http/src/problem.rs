@@ -113,7 +113,7 @@ impl Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let status = match &error {
-            Error::Invalid { field, reason } => return Problem::invalid(format!("/{field}"), reason.clone()),
+            Error::Invalid { field, reason, .. } => return Problem::invalid(format!("/{field}"), reason.clone()),
             Error::Store { .. } | Error::Unknown { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Error::LeaseLost(_) | Error::Conflict(_) | Error::Full { .. } => StatusCode::CONFLICT,
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
@@ -127,7 +127,7 @@ impl From<Error> for Problem {
             STORE_ERRORS.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "the store failed a request");
             let detail = match &error {
-                Error::Unknown { op, .. } => Error::Unknown { op, source: None }.to_string(),
+                Error::Unknown { op, .. } => Error::unknown(op).to_string(),
                 Error::Store { op, .. } => format!("{op}: the store did not do it; nothing was changed, try again"),
                 _ => String::new(),
             };

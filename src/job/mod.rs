@@ -195,6 +195,7 @@ impl fmt::Display for Fence {
 
 /// The outcome of an attempt. A handler may return one to decide what happens next.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Succeeded.
     Ack,
@@ -396,6 +397,7 @@ pub struct JobRecord {
 
 /// The progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct JobProgress {
     /// From 0 to 1.
     pub done: f64,

@@ -11,11 +11,13 @@ use crate::node::NodeId;
 #[non_exhaustive]
 pub enum Event<'a> {
     /// The worker has joined and begins to claim.
+    #[non_exhaustive]
     Joined {
         /// The identity it runs under.
         node: NodeId,
     },
     /// An attempt has started.
+    #[non_exhaustive]
     Started {
         /// The job and its claim.
         held: &'a HeldJob,
@@ -23,6 +25,7 @@ pub enum Event<'a> {
         lateness: Duration,
     },
     /// An outcome was recorded durably.
+    #[non_exhaustive]
     Settled {
         /// The job and its claim.
         held: &'a HeldJob,
@@ -34,11 +37,13 @@ pub enum Event<'a> {
         duration: Duration,
     },
     /// An outcome was rejected, or will be: another node has the job.
+    #[non_exhaustive]
     Lost {
         /// The job.
         id: JobId,
     },
     /// Jobs of a dead node were taken back.
+    #[non_exhaustive]
     TakenBack {
         /// The dead node.
         node: NodeId,
@@ -46,6 +51,7 @@ pub enum Event<'a> {
         jobs: usize,
     },
     /// A request to the store failed; the worker repeats it.
+    #[non_exhaustive]
     StoreFailed {
         /// The error.
         error: &'a Error,
@@ -56,6 +62,7 @@ pub enum Event<'a> {
     /// [`Worker::alive_interval`](crate::Worker::alive_interval).
     Alive,
     /// The worker has stopped claiming and waits for running attempts.
+    #[non_exhaustive]
     Stopping {
         /// The number of running attempts.
         running: usize,

@@ -207,26 +207,26 @@ pub(crate) enum HandlerResult {
 }
 
 /// The return value of a handler: `()`, an [`Outcome`], or a `Result` of either with any error.
-pub trait IntoOutcome: sealed::Sealed {}
+pub trait IntoOutcome: sealed::IntoHandlerResult {}
 
 mod sealed {
     use super::{BoxError, HandlerResult, Outcome, format_error_chain};
 
-    pub trait Sealed {
+    pub trait IntoHandlerResult {
         #[doc(hidden)]
         fn into_handler_result(self) -> super::HandlerResultBox;
     }
-    impl Sealed for () {
+    impl IntoHandlerResult for () {
         fn into_handler_result(self) -> super::HandlerResultBox {
             super::HandlerResultBox(HandlerResult::Outcome(Outcome::Ack))
         }
     }
-    impl Sealed for Outcome {
+    impl IntoHandlerResult for Outcome {
         fn into_handler_result(self) -> super::HandlerResultBox {
             super::HandlerResultBox(HandlerResult::Outcome(self))
         }
     }
-    impl<T: Sealed, E: Into<BoxError>> Sealed for Result<T, E> {
+    impl<T: IntoHandlerResult, E: Into<BoxError>> IntoHandlerResult for Result<T, E> {
         fn into_handler_result(self) -> super::HandlerResultBox {
             match self {
                 Ok(value) => value.into_handler_result(),

@@ -91,7 +91,7 @@ async fn progress_and_log_of_a_handler_are_kept_with_its_job() {
     assert_eq!(record.log.len(), 100);
     assert_eq!(record.log[99].line, "line 9999");
     assert!(record.progress.is_some_and(|progress| progress.done > 0.99 && progress.note == "half way"));
-    let total = duly.history(HistoryQuery { queue: None, minutes: 2 }).await.expect("reads").total();
+    let total = duly.history(HistoryQuery::last_minutes(2)).await.expect("reads").total();
     assert_eq!((total.pushed, total.done, total.lateness.count(), total.duration.count()), (1, 1, 1, 1));
 }
 
@@ -100,7 +100,7 @@ async fn capacity_applies_in_the_users_own_transaction() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db");
     let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
-    duly.set_capacity("default", Capacity { jobs: Some(2), bytes: None }).await.expect("sets");
+    duly.set_capacity("default", Capacity::unlimited().jobs(2)).await.expect("sets");
     let mut conn = duly::rusqlite::Connection::open(&path).expect("opens");
     let tx = conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
     let pushes = |count: usize| (0..count).map(|_| Push::new("k", "{}")).collect::<Vec<_>>();
@@ -117,7 +117,7 @@ async fn capacity_applies_in_the_users_own_transaction() {
 async fn invalid_input_is_reported() {
     let duly = duly().await;
     let id = duly.push(Push::new("k", "{}")).await.expect("pushes").id();
-    let edit = |args: &str| duly::admin::JobEdit { args: Some(args.into()), priority: None };
+    let edit = |args: &str| duly::admin::JobEdit::new().args(args.to_owned());
     assert_eq!(duly.edit(id, edit("{")).await.expect_err("no JSON").code(), "invalid");
     assert_eq!(duly.edit(JobId::fresh(), edit("1")).await.expect_err("is not there").code(), "not_found");
     duly.edit(id, edit("[1]")).await.expect("edits");

@@ -285,7 +285,7 @@ async fn page_of_large_jobs_is_short_and_has_a_cursor() {
         duly.push(Push::new("large", args.as_str()).tag("a")).await.expect("pushes");
     }
     for state in [None, Some(duly::State::Ready)] {
-        let mut filter = duly::Filter { limit: JOBS, state, ..duly::Filter::default() };
+        let mut filter = duly::Filter::all().limit(JOBS).state(state);
         let mut found = 0;
         loop {
             let page = duly.list(filter.clone()).await.expect("lists");
@@ -300,7 +300,7 @@ async fn page_of_large_jobs_is_short_and_has_a_cursor() {
         assert_eq!(found, JOBS);
     }
     // Bulk operations continue over short pages.
-    let tagged = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
+    let tagged = duly::Filter::all().tag("a");
     assert_eq!(duly.count(&tagged).await.expect("counts").matching, JOBS as u64);
     assert_eq!(duly.remove_all(tagged).run().await.expect("removes").applied, JOBS as u64);
 }

@@ -274,7 +274,7 @@ async fn use_every_metric() {
     duly.push(job("1").id(first)).await.expect("is there already");
     let handler = async |ctx: Ctx| if ctx.job().args == "3" { Err("no") } else { Ok(()) };
     duly.worker().queue("q", 9).on_kind("one", handler).drain().await.expect("drains");
-    let invalid = duly::Filter { cursor: Some("x".into()), ..duly::Filter::default() };
+    let invalid = duly::Filter::all().cursor("x".to_owned());
     duly.list(invalid).await.expect_err("invalid cursor");
     let guard = duly.lock("l").acquire().await.expect("takes");
     guard.release().await.expect("releases");

@@ -6,13 +6,13 @@ use duly::{Error, Outcome, Push, PushResult};
 use crate::test_store::{SECOND, TestStore, job};
 
 async fn set_capacity(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Capacity {
-    store.store.set_capacity("default", Capacity { jobs, bytes }).await.expect("sets")
+    store.store.set_capacity("default", Capacity::unlimited().jobs(jobs).bytes(bytes)).await.expect("sets")
 }
 
 async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
     match store.store.push(pushes).await {
         Ok(_) => false,
-        Err(Error::Full { queue, capacity }) => {
+        Err(Error::Full { queue, capacity, .. }) => {
             assert!(queue == "default" && !capacity.is_unlimited());
             true
         }
@@ -33,7 +33,7 @@ pub async fn full_queue_rejects_the_whole_push(store: TestStore) {
     assert!(is_full(&store, vec![job("d")]).await);
     assert!(is_full(&store, vec![job("d").unique("key")]).await);
     let counts = store.store.counts().await.expect("counts");
-    assert_eq!(counts[0].capacity, Capacity { jobs: Some(3), bytes: None });
+    assert_eq!(counts[0].capacity, Capacity::unlimited().jobs(3));
     assert_eq!(store.push(job("elsewhere").queue("other")).await.id().to_string().len(), 36);
 }
 
@@ -76,6 +76,6 @@ pub async fn repeated_push_into_full_queue_is_accepted(store: TestStore) {
 pub async fn capacity_can_be_set_before_the_first_job_and_removed(store: TestStore) {
     assert_eq!(set_capacity(&store, Some(0), None).await, Capacity::default());
     assert!(is_full(&store, vec![job("a")]).await);
-    assert_eq!(set_capacity(&store, None, None).await, Capacity { jobs: Some(0), bytes: None });
+    assert_eq!(set_capacity(&store, None, None).await, Capacity::unlimited().jobs(0));
     assert!(!is_full(&store, vec![job("a")]).await);
 }

@@ -135,7 +135,7 @@ pub async fn job_of_unknown_kind_is_not_delivered(store: TestStore) {
 pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
     let mut wakes = idle_node(&store, "a").await;
     let pushed =
-        async || store.store.history(HistoryQuery { queue: None, minutes: 1 }).await.expect("reads").total().pushed;
+        async || store.store.history(HistoryQuery::last_minutes(1)).await.expect("reads").total().pushed;
     let before = pushed().await;
     store.push(Push::new("one", format!("\"{}\"", "x".repeat(98)))).await;
     assert_eq!(pushed().await, before + 1);
@@ -148,7 +148,7 @@ pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
 
 pub async fn push_into_full_queue_delivers_nothing(store: TestStore) {
     let mut wakes = idle_node(&store, "a").await;
-    store.store.set_capacity("default", Capacity { jobs: Some(1), bytes: Some(50) }).await.expect("sets");
+    store.store.set_capacity("default", Capacity::unlimited().jobs(1).bytes(50)).await.expect("sets");
     let too_big = store.store.push(vec![Push::new("big", format!("\"{}\"", "x".repeat(49)))]).await;
     assert!(matches!(too_big, Err(Error::Full { .. })), "{too_big:?}");
     store.push(job("one")).await;

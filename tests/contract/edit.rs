@@ -7,7 +7,7 @@ use duly::{JobId, Outcome, Priority, State};
 use crate::test_store::{SECOND, TestStore, job, kinds};
 
 async fn edit(store: &TestStore, id: JobId, args: Option<&str>, priority: Option<Priority>) -> ChangeResult {
-    store.store.edit(id, JobEdit { args: args.map(str::to_owned), priority }).await.expect("edits")
+    store.store.edit(id, JobEdit::new().args(args.map(str::to_owned)).priority(priority)).await.expect("edits")
 }
 
 pub async fn args_of_a_waiting_job_can_be_changed(store: TestStore) {

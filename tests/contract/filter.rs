@@ -14,7 +14,7 @@ async fn matching_kinds(store: &TestStore, text: &str) -> Vec<String> {
     let mut kinds = Vec::new();
     let mut cursor = None;
     loop {
-        let filter = Filter { cursor, limit: 3, ..filter.clone() };
+        let filter = filter.clone().cursor(cursor).limit(3);
         let page = store.store.list(filter.resolve_times(store.now())).await.expect("lists");
         kinds.extend(page.jobs.into_iter().map(|record| record.job.kind));
         cursor = page.next_cursor;
@@ -127,7 +127,7 @@ pub async fn page_returns_the_number_of_jobs_scanned(store: TestStore) {
     let filter: Filter = "state:ready args.n:1499".parse().expect("a filter");
     let page = store.store.list(filter).await.expect("lists");
     assert_eq!((page.jobs.len(), page.scanned), (1, 1_500));
-    let page = store.store.list(Filter { limit: 10, ..Filter::default() }).await.expect("lists");
+    let page = store.store.list(Filter::all().limit(10)).await.expect("lists");
     assert_eq!((page.jobs.len(), page.scanned), (10, 10));
 }
 
@@ -140,7 +140,7 @@ pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
         let unmoved: HashSet<JobId> = ids.iter().copied().skip(60).collect();
         let (mut shown, mut cursor, mut round) = (Vec::new(), None, 0);
         loop {
-            let filter = Filter { cursor, limit: 7, ..text.parse().expect("a filter") };
+            let filter = text.parse::<Filter>().expect("a filter").cursor(cursor).limit(7);
             let page = store.store.list(filter).await.expect("lists");
             shown.extend(page.jobs.into_iter().map(|record| (record.job.id, record.job.kind)));
             cursor = page.next_cursor;
@@ -175,7 +175,7 @@ pub async fn unchanged_ready_job_is_listed_while_others_are_claimed(store: TestS
     let (mut held, mut round) = (Vec::new(), 0);
     let (mut shown, mut cursor) = (HashSet::new(), None);
     loop {
-        let filter = Filter { cursor, limit: 5, ..Filter::default() };
+        let filter = Filter::all().cursor(cursor).limit(5);
         let page = store.store.list(filter).await.expect("lists");
         shown.extend(page.jobs.into_iter().map(|record| record.job.id));
         cursor = page.next_cursor;

@@ -13,7 +13,7 @@ use crate::test_store::{KEEP, MS, SECOND, TestStore, job, past_the_lease, releas
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn counters(store: &TestStore, minutes: u32) -> StatCounters {
-    store.store.history(HistoryQuery { queue: Some("default".into()), minutes }).await.expect("reads").total()
+    store.store.history(HistoryQuery::last_minutes(minutes).queue("default".to_owned())).await.expect("reads").total()
 }
 
 fn timed(mut end: AttemptEnd) -> AttemptEnd {
@@ -46,7 +46,7 @@ pub async fn history_counts_by_minute_and_queue(store: TestStore) {
     store.advance(past_the_lease()).await;
     store.claim_from("a", "b", 1).await;
     assert_eq!(counters(&store, 1).await.taken_back, 1);
-    let history = store.store.history(HistoryQuery { queue: None, minutes: 5 }).await.expect("reads");
+    let history = store.store.history(HistoryQuery::last_minutes(5)).await.expect("reads");
     let by_queue = history.by_queue();
     assert_eq!((by_queue["default"].pushed, by_queue["other"].pushed), (4, 1));
     let points: Vec<_> = history.points.iter().filter(|point| point.queue == "default").collect();

@@ -8,10 +8,10 @@ use crate::test_store::{KEEP, SECOND, TestStore, job};
 
 /// Returns how many jobs match a filter, and how many were scanned.
 async fn found(store: &TestStore, text: &str) -> (usize, u64) {
-    let filter = Filter { limit: 5, ..text.parse::<Filter>().expect("a filter").resolve_times(store.now()) };
+    let filter = text.parse::<Filter>().expect("a filter").resolve_times(store.now()).limit(5);
     let (mut cursor, mut jobs, mut scanned) = (None, 0, 0);
     loop {
-        let page = store.store.list(Filter { cursor, ..filter.clone() }).await.expect("lists");
+        let page = store.store.list(filter.clone().cursor(cursor)).await.expect("lists");
         (jobs, scanned) = (jobs + page.jobs.len(), scanned + page.scanned);
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -47,7 +47,7 @@ pub async fn index_entries_follow_a_job_through_its_states(store: TestStore) {
     assert_found(&store, "a push", 1, 0).await;
     store.store.reschedule(id, duly::job::Due::After(20 * SECOND)).await.expect("reschedules");
     assert_found(&store, "a reschedule", 1, 0).await;
-    let edit = duly::store::JobEdit { priority: Some(Priority::High), args: None };
+    let edit = duly::store::JobEdit::new().priority(Priority::High);
     store.store.edit(id, edit).await.expect("edits");
     assert_found(&store, "an edit", 1, 0).await;
     let other = mail().after(5 * SECOND).on_conflict(UniqueConflict::Replace);

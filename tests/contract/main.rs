@@ -22,7 +22,7 @@ mod progress;
 mod push;
 mod query;
 mod settle;
-#[cfg(feature = "redis")]
+#[cfg(feature = "compat")]
 mod sidekiq_exceptions;
 mod test_store;
 mod totals;
@@ -66,7 +66,7 @@ macro_rules! contract {
             #[ignore = "needs servers: ./check stores"]
             async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::on(test_support::servers::sentinel().url()).await).await }
         )*)* }
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "compat")]
         mod on_sidekiq { $($(
             #[tokio::test]
             #[ignore = "needs servers: ./check stores"]
@@ -77,7 +77,7 @@ macro_rules! contract {
                 crate::$chapter::$case(crate::test_store::TestStore::on_sidekiq(test_support::servers::redis().url()).await).await
             }
         )*)* }
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "compat")]
         const CASES: &[&str] = &[$($(stringify!($case)),*),*];
     };
 }

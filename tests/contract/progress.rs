@@ -28,7 +28,7 @@ pub async fn progress_and_log_are_kept_with_the_job(store: TestStore) {
     let held = store.claim_one("a").await;
     assert_eq!(report(&store, "a", &held, 0.75, &["again"]).await, []);
     let record = store.get(id).await.expect("is there");
-    assert_eq!(record.progress, Some(JobProgress { done: 0.75, note: "so far".into(), at: store.now() }));
+    assert_eq!(record.progress, Some(JobProgress::new(0.75, "so far", store.now())));
     let lines: Vec<_> = record.log.iter().map(|line| (line.attempt, line.line.as_str())).collect();
     assert_eq!(lines, [(1, "one"), (1, "two\ttabbed\nbroken"), (1, "three"), (2, "again")]);
     let listed = store.store.list(duly::Filter::default()).await.expect("lists").jobs.remove(0);

@@ -38,17 +38,17 @@ pub async fn list_filters_by_state_queue_and_kind(store: TestStore) {
     store.settle("n", &held[0], Outcome::bury("no")).await;
 
     let list = async |filter: Filter| {
-        let page = store.store.list(Filter { limit: 10, ..filter }).await.expect("lists");
+        let page = store.store.list(filter.limit(10)).await.expect("lists");
         let mut kinds: Vec<_> = page.jobs.into_iter().map(|r| format!("{} {}", r.job.kind, r.state)).collect();
         kinds.sort();
         kinds
     };
     assert_eq!(list(Filter::default()).await, ["a dead", "a ready", "b ready", "c scheduled"]);
-    assert_eq!(list(Filter { state: Some(State::Ready), ..Filter::default() }).await, ["a ready", "b ready"]);
-    assert_eq!(list(Filter { state: Some(State::Dead), ..Filter::default() }).await, ["a dead"]);
-    assert_eq!(list(Filter { state: Some(State::Running), ..Filter::default() }).await, [""; 0]);
-    assert_eq!(list(Filter { queue: Some("other".into()), ..Filter::default() }).await, ["a ready"]);
-    assert_eq!(list(Filter { kind: Some("a".into()), ..Filter::default() }).await, ["a dead", "a ready"]);
+    assert_eq!(list(Filter::all().state(State::Ready)).await, ["a ready", "b ready"]);
+    assert_eq!(list(Filter::all().state(State::Dead)).await, ["a dead"]);
+    assert_eq!(list(Filter::all().state(State::Running)).await, [""; 0]);
+    assert_eq!(list(Filter::all().queue("other")).await, ["a ready"]);
+    assert_eq!(list(Filter::all().kind("a")).await, ["a dead", "a ready"]);
 }
 
 pub async fn pages_contain_every_job_once(store: TestStore) {
@@ -58,7 +58,7 @@ pub async fn pages_contain_every_job_once(store: TestStore) {
         let mut listed = Vec::new();
         let mut cursor = None;
         loop {
-            let page = store.store.list(Filter { state, limit: 4, cursor, ..Filter::default() }).await.expect("lists");
+            let page = store.store.list(Filter::all().state(state).limit(4).cursor(cursor)).await.expect("lists");
             assert!(page.jobs.len() <= 4);
             listed.extend(page.jobs.iter().map(|record| record.job.id));
             cursor = page.next_cursor;
@@ -75,12 +75,12 @@ pub async fn list_without_limit_is_one_page(store: TestStore) {
     store.push_all((0..60).map(|_| job("one")).collect()).await;
     let page = store.store.list(Filter::default()).await.expect("lists");
     assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::bounds::PAGE_SIZE, true));
-    let nowhere = Filter { queue: Some("nowhere".into()), ..Filter::default() };
+    let nowhere = Filter::all().queue("nowhere");
     assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
 }
 
 pub async fn invalid_cursor_is_rejected(store: TestStore) {
-    let filter = Filter { cursor: Some("x; DROP TABLE".into()), limit: 1, ..Filter::default() };
+    let filter = Filter::all().cursor("x; DROP TABLE".to_owned()).limit(1);
     let error = store.store.list(filter).await.expect_err("refused");
     assert_eq!(error.code(), "invalid");
 }
@@ -114,7 +114,7 @@ pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
     let mut shown = Vec::new();
     let (mut cursor, mut pages) = (None, 0);
     loop {
-        let filter = Filter { state: Some(State::Running), limit: 7, cursor, ..Filter::default() };
+        let filter = Filter::all().state(State::Running).limit(7).cursor(cursor);
         let page = store.store.list(filter).await.expect("lists");
         shown.extend(page.jobs.into_iter().filter(|record| record.job.kind == "short").map(|record| record.job.id));
         (cursor, pages) = (page.next_cursor, pages + 1);

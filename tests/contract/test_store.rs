@@ -50,7 +50,7 @@ impl TestStore {
     }
 
     /// Opens a store on Sidekiq's keys on a shared server, in its own namespace.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "compat")]
     pub async fn on_sidekiq(server: String) -> Self {
         let (server, prefix) = (server.replacen("redis", "sidekiq", 1), JobId::fresh());
         TestStore::open(format!("{server}?prefix={prefix}&namespace={prefix}"), None).await

@@ -23,8 +23,8 @@ async fn unmark(store: &TestStore, node: NodeId) -> Option<TransferMark> {
 async fn all(store: &TestStore) -> Vec<JobRecord> {
     let mut all = Vec::new();
     for state in [State::Ready, State::Scheduled, State::Dead, State::Done] {
-        let filter = Filter { queue: Some("default".into()), state: Some(state), limit: 1_000, ..Filter::default() };
-        all.extend(store.store.list(Filter { with_details: true, ..filter }).await.expect("lists").jobs);
+        let filter = Filter::all().queue("default").state(state).limit(1_000);
+        all.extend(store.store.list(filter.with_details()).await.expect("lists").jobs);
     }
     all
 }
@@ -185,7 +185,7 @@ pub async fn list_includes_failures_on_request(store: TestStore) {
         failed += usize::from(!record.failures.is_empty());
     }
     assert_eq!(failed, 6);
-    let plain = store.store.list(Filter { limit: 100, ..Filter::default() }).await.expect("lists");
+    let plain = store.store.list(Filter::all().limit(100)).await.expect("lists");
     assert!(plain.jobs.iter().all(|record| record.failures.is_empty()));
 }
 

@@ -245,7 +245,7 @@ async fn unreadable_item_is_dead_and_blocks_nothing() {
     until("the valid item ran", async || !log.lock().expect("no panic").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
-    let filter = Filter { state: Some(State::Dead), with_details: true, ..Filter::default() };
+    let filter = Filter::all().state(State::Dead).with_details();
     let dead = duly.list(filter).await.expect("succeeds").jobs;
     let mut texts: Vec<&str> = dead.iter().map(|record| record.job.args.as_str()).collect();
     texts.sort_unstable();
@@ -344,7 +344,7 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     assert_eq!(counts.iter().map(|queue| (queue.ready, queue.scheduled)).collect::<Vec<_>>(), [(1, 1)]);
     let (mut listed, mut cursor) = (Vec::new(), None);
     loop {
-        let page = duly.list(Filter { cursor, limit: 1, ..Filter::default() }).await.expect("succeeds");
+        let page = duly.list(Filter::all().cursor(cursor).limit(1)).await.expect("succeeds");
         listed.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
         cursor = page.next_cursor;
         if cursor.is_none() {

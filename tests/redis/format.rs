@@ -87,6 +87,7 @@ async fn operations_on_a_queue_with_a_newer_format_are_rejected_on_valkey() {
 }
 
 /// Includes a push to keys of another system.
+#[cfg(feature = "compat")]
 #[tokio::test]
 async fn sidekiq_queue_with_a_newer_format_is_rejected() {
     let server = durable(Binary::Redis).start();

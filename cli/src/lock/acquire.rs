@@ -159,7 +159,7 @@ impl AcquireArgs {
             never = print_holders_while_waiting(&lock, out) => match never {},
         };
         match acquired {
-            Err(Error::Timeout { op: "lock", reason }) => Err(self.timeout_error(&reason, &lock).await),
+            Err(Error::Timeout { op: "lock", reason, .. }) => Err(self.timeout_error(&reason, &lock).await),
             acquired => Ok(acquired?),
         }
     }

@@ -103,7 +103,7 @@ async fn load_snapshot(duly: &Duly, is_dead_shown: bool) -> duly::Result<StoreSn
         Err(error) => return Err(error),
     };
     let state = Some(if is_dead_shown { State::Dead } else { State::Running });
-    let jobs = duly.list(Filter { state, limit: JOBS_SHOWN_MAX, ..Filter::default() }).await?.jobs;
+    let jobs = duly.list(Filter::all().state(state).limit(JOBS_SHOWN_MAX)).await?.jobs;
     Ok(StoreSnapshot { counts, ended_attempts, lateness, nodes: duly.nodes().await?, jobs })
 }
 

@@ -198,5 +198,5 @@ async fn get(
     PathParam(Name(id)): PathParam<Name>,
 ) -> Result<axum::Json<Operation>, Problem> {
     let found = app.operations.all().iter().find(|operation| operation.id == id).cloned();
-    Ok(axum::Json(found.ok_or(Error::NotFound { what: "operation", name: id })?))
+    Ok(axum::Json(found.ok_or_else(|| Error::not_found("operation", id))?))
 }

@@ -161,7 +161,7 @@ async fn get(
     identity: Identity,
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
-    let record = app.duly.get_cron(&name).await?.ok_or(Error::NotFound { what: "cron", name })?;
+    let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron", name))?;
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
 

@@ -81,7 +81,7 @@ pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
 
 pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord, Problem> {
     let record = app.duly.get(id).await?;
-    Ok(record.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?)
+    Ok(record.ok_or_else(|| Error::not_found("job", id))?)
 }
 
 /// Get a job with its history
@@ -132,7 +132,7 @@ async fn edit(
     }
     if body.args.is_some() || body.priority.is_some() {
         let args = body.args.map(|args| args.get().to_owned());
-        app.duly.edit(id, JobEdit { args, priority: body.priority }).await?;
+        app.duly.edit(id, JobEdit::new().args(args).priority(body.priority)).await?;
     }
     if reschedules {
         app.duly.reschedule(id, at).await?;
@@ -159,7 +159,7 @@ async fn why(
     PathParam(id): PathParam<JobId>,
 ) -> Result<axum::Json<WhyView>, Problem> {
     match app.duly.why(id).await? {
-        Why::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }.into()),
+        Why::NotFound => Err(Error::not_found("job", id).into()),
         why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
     }
 }

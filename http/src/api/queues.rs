@@ -71,7 +71,7 @@ async fn get(
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<QueueView>), Problem> {
     let all = app.duly.counts().await?;
-    let one = all.iter().find(|counts| counts.queue == name).ok_or(Error::NotFound { what: "queue", name })?;
+    let one = all.iter().find(|counts| counts.queue == name).ok_or_else(|| Error::not_found("queue", name))?;
     Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::new(one))))
 }
 
@@ -128,7 +128,7 @@ async fn set_capacity(
     let current = counts.iter().find(|counts| counts.queue == name);
     IfMatch::from_headers(&headers)?
         .check(current.map(|queue| etag::for_queue(queue.paused, queue.capacity)).as_deref())?;
-    let capacity = Capacity { jobs: body.capacity_jobs, bytes: body.capacity_bytes };
+    let capacity = Capacity::unlimited().jobs(body.capacity_jobs).bytes(body.capacity_bytes);
     let changed = app.duly.set_capacity(&name, capacity).await? != capacity;
     // If a client pauses the queue at the same time, this tag is outdated, and a change with it fails.
     let tag = etag::for_queue(current.is_some_and(|queue| queue.paused), capacity);

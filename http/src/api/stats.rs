@@ -119,7 +119,7 @@ async fn history(
     QueryParams(params): QueryParams<HistoryParams>,
 ) -> Result<axum::Json<HistoryView>, Problem> {
     let minutes = params.minutes.unwrap_or(60).clamp(1, HISTORY_MINUTES_MAX);
-    let history = app.duly.history(HistoryQuery { queue: params.queue, minutes }).await?;
+    let history = app.duly.history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
     let point = |point: HistoryPoint| PointView {
         minute: rfc3339(point.minute),
         minute_ms: unix_ms(point.minute),

@@ -63,7 +63,7 @@ async fn wait(
         return stream_job(app, identity, slot, id, timeout.unwrap_or(STREAM_MAX)).await;
     }
     let record = match tokio::time::timeout(timeout.unwrap_or(WAIT).min(WAIT_MAX), app.duly.wait(id)).await {
-        Ok(ended) => ended?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?,
+        Ok(ended) => ended?.ok_or_else(|| Error::not_found("job", id))?,
         Err(_) => find_job(&app, id).await?,
     };
     Ok(axum::Json(JobView::new(&record, &identity)).into_response())

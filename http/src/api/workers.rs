@@ -201,7 +201,7 @@ impl From<OutcomeBody> for Settlement {
             OutcomeKind::Bury => ReportedOutcome::Bury { error },
             OutcomeKind::Release => ReportedOutcome::Release { after: after.unwrap_or_default() },
         };
-        Settlement { id, fence: Fence(fence), outcome: reported, result: result.map(|result| result.get().to_owned()) }
+        Settlement::new(id, Fence(fence), reported).result(result.map(|result| result.get().to_owned()))
     }
 }
 

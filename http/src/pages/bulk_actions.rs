@@ -216,7 +216,7 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
     let filter: Filter = form.q.parse()?;
     let bulk = match action {
         BulkAction::Retry => duly.reschedule_all(filter, Due::Now),
-        BulkAction::Cancel => duly.cancel_all(Filter { state: Some(JobState::Running), ..filter }),
+        BulkAction::Cancel => duly.cancel_all(filter.state(JobState::Running)),
         BulkAction::Remove => duly.remove_all(filter),
     };
     let counted = bulk.dry_run().await?;

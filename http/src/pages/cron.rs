@@ -115,7 +115,7 @@ struct RulePage {
 
 /// `GET /cron/rule/{name}`
 pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, layout: Layout) -> PageResult {
-    let record = app.duly.get_cron(&name).await?.ok_or(Error::NotFound { what: "cron rule", name })?;
+    let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
     let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
     let next = if record.paused {
@@ -124,7 +124,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, 
         rule.schedule().map(|schedule| next_runs(&layout, &schedule)).unwrap_or_default()
     };
     let filter =
-        duly::Filter { kind: Some(rule.kind.clone()), queue: Some(rule.queue.clone()), ..duly::Filter::default() };
+        duly::Filter::all().kind(rule.kind.clone()).queue(rule.queue.clone());
     let view = RulePage {
         row: RuleRow::new(&layout, &record),
         runs: next,
@@ -236,7 +236,7 @@ pub(super) async fn form(
     let mut form = form;
     if !form.like.is_empty() {
         let found = app.duly.get_cron(&form.like).await?;
-        let record = found.ok_or_else(|| Error::NotFound { what: "cron rule", name: form.like.clone() })?;
+        let record = found.ok_or_else(|| Error::not_found("cron rule", &form.like))?;
         form = RuleForm::from_record(&record, layout.can_see_args());
     }
     let form = form.with_defaults(&layout);

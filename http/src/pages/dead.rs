@@ -45,12 +45,7 @@ impl GroupRow {
     }
 
     fn new(layout: &Layout, group: DeadGroup) -> GroupRow {
-        let filter = duly::Filter {
-            state: Some(JobState::Dead),
-            queue: Some(group.queue.clone()),
-            group: Some(group.id),
-            ..duly::Filter::default()
-        };
+        let filter = duly::Filter::all().state(JobState::Dead).queue(group.queue.clone()).group(group.id);
         let filter = filter.to_string();
         GroupRow {
             query: display::url_encode(&filter),

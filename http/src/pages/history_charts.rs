@@ -88,7 +88,7 @@ pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfin
     let minutes = u32::try_from(range.minutes() + range.interval_minutes())
         .unwrap_or(u32::MAX)
         .min(duly::bounds::HISTORY_MINUTES_MAX);
-    let history = match duly.history(HistoryQuery { queue: queue.map(str::to_owned), minutes }).await {
+    let history = match duly.history(HistoryQuery::last_minutes(minutes).queue(queue.map(str::to_owned))).await {
         // A store of another system keeps no history; the rest of the page works.
         Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
         history => history?,
@@ -171,7 +171,7 @@ fn millis(time: Duration) -> f64 {
 
 /// Returns the jobs done in the last hour, by queue, as sparklines.
 pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
-    let Ok(history) = duly.history(HistoryQuery { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
+    let Ok(history) = duly.history(HistoryQuery::last_minutes(SPARK_MINUTES + 1)).await else {
         return HashMap::new();
     };
     let minutes = usize::try_from(SPARK_MINUTES).unwrap_or(usize::MAX);

@@ -120,7 +120,7 @@ pub(super) async fn show(
     let view = JobPage {
         queue_path: display::url_encode(&record.job.queue),
         kind_query: display::url_encode(
-            &duly::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string(),
+            &duly::Filter::all().kind(record.job.kind.clone()).to_string(),
         ),
         why,
         args: can_see_args.then(|| json_format::format_json(&record.job.args, bytes_max)),
@@ -314,7 +314,7 @@ pub(super) async fn save(
     identity.require(Role::Operator)?;
     let record = find_job(&app, &id).await?;
     super::check_kind(&app, &record.job.kind)?;
-    match app.duly.edit(record.job.id, JobEdit { args: Some(form.args.clone()), ..JobEdit::default() }).await {
+    match app.duly.edit(record.job.id, JobEdit::new().args(form.args.clone())).await {
         Ok(()) => redirect_with_flash(&layout, &format!("/jobs/{}", record.job.id), "edited", None, ""),
         Err(error @ (Error::Invalid { .. } | Error::Conflict(_))) => {
             let layout = layout.with_title("/jobs", "Edit args");

@@ -147,7 +147,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsP
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
     }
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = match app.duly.list(Filter { limit: PAGE_SIZE, cursor, with_details: true, ..filter }).await {
+    let found = match app.duly.list(filter.limit(PAGE_SIZE).cursor(cursor).with_details()).await {
         Ok(found) => found,
         // An invalid cursor or queue name: shown next to the filter.
         Err(error @ duly::Error::Invalid { .. }) => {
@@ -169,7 +169,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsP
 fn chips(layout: &Layout, filter: &Filter, is_valid: bool) -> Vec<Chip> {
     let all = std::iter::once(None).chain(JobState::ALL.into_iter().map(Some));
     all.map(|state| {
-        let query = Filter { state, ..filter.clone() }.to_string();
+        let query = filter.clone().state(state).to_string();
         Chip {
             name: state.map_or("all", JobState::as_str).to_owned(),
             state: state.map_or("", JobState::as_str),

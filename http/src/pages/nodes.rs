@@ -113,7 +113,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, la
     let id = parse_id(&id)?;
     let nodes = app.duly.nodes().await?;
     let Some(node) = nodes.iter().find(|node| node.id == id) else {
-        return Err(Error::NotFound { what: "node", name: id.to_string() }.into());
+        return Err(Error::not_found("node", id).into());
     };
     let layout = layout.with_title("/nodes", format!("Node {}", display::short_id(&id.to_string())));
     let (running, no_reply, version) =

@@ -80,7 +80,7 @@ pub(super) async fn form(
         tags: String::new(),
     };
     if let Ok(id) = params.like.parse::<JobId>() {
-        let record = app.duly.get(id).await?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?;
+        let record = app.duly.get(id).await?.ok_or_else(|| Error::not_found("job", id))?;
         let job = record.job;
         form.kind = job.kind;
         form.queue = job.queue;

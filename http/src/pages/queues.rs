@@ -105,7 +105,7 @@ pub(super) async fn show(
 ) -> PageResult {
     let layout = layout.with_title("/queues", format!("Queue {queue}"));
     let Some(counts) = layout.counts.iter().find(|counts| counts.queue == queue).cloned() else {
-        return Err(duly::Error::NotFound { what: "queue", name: queue }.into());
+        return Err(duly::Error::not_found("queue", queue).into());
     };
     let range = Range::parse(&params.range);
     let charts =
@@ -158,7 +158,7 @@ pub(super) async fn run_action(
         }
         "capacity" => {
             let capacity =
-                Capacity { jobs: parse_number("jobs", &form.jobs)?, bytes: parse_number("bytes", &form.bytes)? };
+                Capacity::unlimited().jobs(parse_number("jobs", &form.jobs)?).bytes(parse_number("bytes", &form.bytes)?);
             app.duly.set_capacity(&queue, capacity).await?;
             redirect_with_flash(&layout, &own_path, "capacity", None, &queue)
         }

@@ -59,12 +59,12 @@ pub(super) async fn show(
     layout: Layout,
 ) -> PageResult {
     let layout = layout.with_title("/scheduled", "Scheduled");
-    let all = Filter { state: Some(JobState::Scheduled), ..Filter::default() };
+    let all = Filter::all().state(JobState::Scheduled);
     let hour =
-        Filter { until: Some(FilterTime::In(Duration::from_secs(3_600))), limit: HISTOGRAM_JOBS_MAX, ..all.clone() };
+        all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);
     let soon = app.duly.list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = app.duly.list(Filter { limit: PAGE_SIZE, cursor, with_details: true, ..all }).await?;
+    let found = app.duly.list(all.limit(PAGE_SIZE).cursor(cursor).with_details()).await?;
     let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
     let rows = found.jobs.iter().map(|record| JobRow::new(&layout, record)).collect();
     let next =

@@ -85,6 +85,7 @@ impl LeasedId {
 
 /// The result of [`SortedSetSchedule::enqueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EnqueueResult {
     /// The id waits until it is due.
     Scheduled,
@@ -94,6 +95,7 @@ pub enum EnqueueResult {
 
 /// The result of [`SortedSetSchedule::done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DoneResult {
     /// The id was removed from the set.
     Removed,

@@ -65,8 +65,8 @@ pub(super) fn encode_string(text: &str) -> String {
 
 impl<'de> Deserialize<'de> for JsonObject<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
             type Value = JsonObject<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for JsonObject<'de> {
                 Ok(JsonObject(fields))
             }
         }
-        deserializer.deserialize_map(Reader)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }
 

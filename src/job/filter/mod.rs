@@ -23,7 +23,18 @@ pub const FILTER_TERMS_MAX: usize = 64;
 /// Selects the jobs that meet all conditions. Without conditions it selects all jobs.
 ///
 /// Parse it from text with [`str::parse`]. Its [`Display`](fmt::Display) output parses to the same filter.
+///
+/// # Examples
+///
+/// ```
+/// use duly::{Filter, State};
+///
+/// let built = Filter::all().queue("mail").state(State::Dead);
+/// assert_eq!(built, "queue:mail state:dead".parse()?);
+/// # Ok::<_, duly::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Filter {
     /// The queue.
     pub queue: Option<String>,
@@ -91,6 +102,7 @@ pub enum FilterTerm {
 
 /// A time, relative to now or absolute. Relative times are resolved when the filter is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FilterTime {
     /// This long ago.
     Ago(Duration),
@@ -117,6 +129,67 @@ impl Filter {
     #[must_use]
     pub fn all() -> Self {
         Filter::default()
+    }
+
+    /// Selects only jobs in this queue.
+    #[must_use]
+    pub fn queue(self, queue: impl Into<String>) -> Self {
+        Filter { queue: Some(queue.into()), ..self }
+    }
+
+    /// Selects only jobs in this state; with `None`, jobs in any state.
+    #[must_use]
+    pub fn state(self, state: impl Into<Option<State>>) -> Self {
+        Filter { state: state.into(), ..self }
+    }
+
+    /// Selects only jobs of this kind.
+    #[must_use]
+    pub fn kind(self, kind: impl Into<String>) -> Self {
+        Filter { kind: Some(kind.into()), ..self }
+    }
+
+    /// Selects only jobs that have this tag, in addition to the tags required so far.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
+    /// Selects only the jobs of this group of dead jobs.
+    #[must_use]
+    pub fn group(self, group: impl Into<String>) -> Self {
+        Filter { group: Some(group.into()), ..self }
+    }
+
+    /// Selects only jobs from this time on.
+    #[must_use]
+    pub fn since(self, time: FilterTime) -> Self {
+        Filter { since: Some(time), ..self }
+    }
+
+    /// Selects only jobs before this time.
+    #[must_use]
+    pub fn until(self, time: FilterTime) -> Self {
+        Filter { until: Some(time), ..self }
+    }
+
+    /// Sets the maximum number of jobs per page.
+    #[must_use]
+    pub fn limit(self, limit: usize) -> Self {
+        Filter { limit, ..self }
+    }
+
+    /// Continues after the page that returned this cursor; with `None`, starts at the first page.
+    #[must_use]
+    pub fn cursor(self, cursor: impl Into<Option<String>>) -> Self {
+        Filter { cursor: cursor.into(), ..self }
+    }
+
+    /// Includes failures, progress, log and result of each job.
+    #[must_use]
+    pub fn with_details(self) -> Self {
+        Filter { with_details: true, ..self }
     }
 
     /// Returns the same filter with absolute times, relative to `now`.

@@ -31,11 +31,32 @@ pub const DEAD_GROUPS_MAX: usize = 1_000;
 
 /// A change to a job that is not running. A field that is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct JobEdit {
     /// New args, as JSON text.
     pub args: Option<String>,
     /// New priority; a ready job goes to the tail of that priority.
     pub priority: Option<Priority>,
+}
+
+impl JobEdit {
+    /// Returns an edit that changes nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        JobEdit::default()
+    }
+
+    /// Sets new args, as JSON text; `None` keeps the current ones.
+    #[must_use]
+    pub fn args(self, args: impl Into<Option<String>>) -> Self {
+        JobEdit { args: args.into(), ..self }
+    }
+
+    /// Sets a new priority; `None` keeps the current one.
+    #[must_use]
+    pub fn priority(self, priority: impl Into<Option<Priority>>) -> Self {
+        JobEdit { priority: priority.into(), ..self }
+    }
 }
 
 /// A job to change, if it is still in the given state.
@@ -58,7 +79,16 @@ impl ChangeTarget {
 }
 
 /// How many unfinished jobs a queue accepts. A push beyond it is rejected as a whole; `None` means unlimited.
+///
+/// # Examples
+///
+/// ```
+/// use duly::admin::Capacity;
+///
+/// assert_eq!(Capacity::unlimited().jobs(100_000).to_string(), "100000 jobs");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Capacity {
     /// The most jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +99,24 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// Returns the capacity of a queue that accepts any number of jobs.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Capacity::default()
+    }
+
+    /// Sets the most jobs; `None` means unlimited.
+    #[must_use]
+    pub fn jobs(self, jobs: impl Into<Option<u64>>) -> Self {
+        Capacity { jobs: jobs.into(), ..self }
+    }
+
+    /// Sets the most bytes of args; `None` means unlimited.
+    #[must_use]
+    pub fn bytes(self, bytes: impl Into<Option<u64>>) -> Self {
+        Capacity { bytes: bytes.into(), ..self }
+    }
+
     /// Returns whether neither jobs nor bytes are limited.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {

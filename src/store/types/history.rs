@@ -19,11 +19,26 @@ pub(crate) const STAT_NUMBERS: usize = COUNTER_COUNT + 2 * HISTOGRAM_BUCKETS;
 
 /// Selects the minutes of a history.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct HistoryQuery {
     /// Only this queue; all queues if `None`.
     pub queue: Option<String>,
     /// The last minutes, including the current one; 0 means all that are kept.
     pub minutes: u32,
+}
+
+impl HistoryQuery {
+    /// Returns a query for the last minutes of all queues; 0 means all minutes that are kept.
+    #[must_use]
+    pub fn last_minutes(minutes: u32) -> Self {
+        HistoryQuery { queue: None, minutes }
+    }
+
+    /// Selects only this queue; `None` means all queues.
+    #[must_use]
+    pub fn queue(self, queue: impl Into<Option<String>>) -> Self {
+        HistoryQuery { queue: queue.into(), ..self }
+    }
 }
 
 /// Statistics: one point per queue and minute with activity, oldest first.

@@ -190,6 +190,7 @@ pub enum ChangeResult {
 
 /// A page of a list.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct JobPage {
     /// The jobs, without their failures unless requested.
     pub jobs: Vec<JobRecord>,

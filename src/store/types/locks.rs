@@ -117,6 +117,7 @@ pub struct LockRecord {
 
 /// A page of locks.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct LockPage {
     /// Holds that have not ended.
     pub locks: Vec<LockRecord>,

@@ -57,6 +57,7 @@ impl RemoteJob {
 
 /// The outcome that a worker reports for an attempt.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ReportedOutcome {
     /// The job is done.
     Ack,
@@ -81,6 +82,7 @@ pub enum ReportedOutcome {
 
 /// A report of how one attempt ended.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settlement {
     /// The job.
     pub id: JobId,
@@ -93,6 +95,18 @@ pub struct Settlement {
 }
 
 impl Settlement {
+    /// Returns the report of an attempt that ended this way.
+    #[must_use]
+    pub fn new(id: JobId, fence: Fence, outcome: ReportedOutcome) -> Self {
+        Settlement { id, fence, outcome, result: None }
+    }
+
+    /// Sets the result of an acknowledged job, as JSON text.
+    #[must_use]
+    pub fn result(self, result: impl Into<Option<String>>) -> Self {
+        Settlement { result: result.into(), ..self }
+    }
+
     /// Returns an error if no store accepts this settlement: the result is too long, or the delay exceeds its maximum.
     ///
     /// The rules are those for handlers in this process.

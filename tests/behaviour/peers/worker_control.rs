@@ -36,7 +36,7 @@ async fn blocking_worker(duly: &Duly) -> BlockingWorker {
             }
         })
         .on_event(move |event| {
-            if let Event::Joined { node } = event {
+            if let Event::Joined { node, .. } = event {
                 let _ = joined.send(*node);
             }
         });

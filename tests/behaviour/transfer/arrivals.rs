@@ -206,7 +206,7 @@ pub async fn transfer_there_and_back_keeps_everything(pair: StorePair) {
 
 pub async fn capacity_is_transferred(pair: StorePair) {
     let (old, new) = pair.open().await;
-    let capacity = |jobs, bytes| duly::admin::Capacity { jobs, bytes };
+    let capacity = |jobs, bytes| duly::admin::Capacity::unlimited().jobs(jobs).bytes(bytes);
     for (queue, value) in [
         ("one", capacity(Some(7), None)),
         ("empty", capacity(None, Some(1_000))),

@@ -74,7 +74,7 @@ pub async fn all(duly: &Duly) -> Vec<JobRecord> {
     for state in State::ALL {
         let mut cursor = None;
         loop {
-            let filter = Filter { state: Some(state), limit: 300, with_details: true, cursor, ..Filter::default() };
+            let filter = Filter::all().state(state).limit(300).with_details().cursor(cursor);
             let page = duly.list(filter).await.expect("lists");
             all.extend(page.jobs);
             cursor = page.next_cursor;

@@ -53,7 +53,7 @@ async fn server_backup_keeps_order_and_pauses() {
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
     duly.pause_queue("default").await.expect("pauses");
-    let capacity = duly::admin::Capacity { jobs: Some(9_000), bytes: None };
+    let capacity = duly::admin::Capacity::unlimited().jobs(9_000);
     duly.set_capacity("default", capacity).await.expect("sets");
     let dir = test_support::temp_dir();
     let file = dir.path().join("copy.db");

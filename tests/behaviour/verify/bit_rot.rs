@@ -29,7 +29,7 @@ fn payload(job: &Job) -> (String, String, u32, Duration, Vec<String>) {
 type Jobs = BTreeMap<JobId, (String, String, u32, Duration, Vec<String>)>;
 
 async fn list(duly: &Duly) -> duly::Result<Jobs> {
-    let jobs = duly.list(Filter { limit: 1_000, ..Filter::default() }).await?.jobs;
+    let jobs = duly.list(Filter::all().limit(1_000)).await?.jobs;
     Ok(jobs.iter().map(|record| (record.job.id, payload(&record.job))).collect())
 }
 

@@ -159,7 +159,7 @@ async fn corrupted_job_is_not_run() {
     assert_eq!(bad.len(), 2, "they are kept for inspection");
 
     // New args would give the job a valid checksum, although other fields may have changed.
-    let edit = duly::store::JobEdit { args: Some("3".into()), priority: None };
+    let edit = duly::store::JobEdit::new().args("3".to_owned());
     assert_eq!(duly.edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
     duly.reschedule(bad[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     assert_eq!(run_all(&duly, &ran).await, 0);

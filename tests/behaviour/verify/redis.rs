@@ -200,7 +200,7 @@ async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().ask(command));
     let Populated { duly, .. } = populate(&sandbox.url).await;
     let scheduled_jobs = async || {
-        let scheduled = Filter { state: Some(State::Scheduled), ..Filter::default() };
+        let scheduled = Filter::all().state(State::Scheduled);
         let mut jobs = duly.list(scheduled).await.expect("lists").jobs;
         jobs.sort_by_key(|record| record.job.id);
         jobs.into_iter().map(|record| (record.job.kind, record.due)).collect::<Vec<ScheduledJob>>()

@@ -26,7 +26,7 @@ async fn drain(duly: &Duly) -> u64 {
 }
 
 async fn jobs(duly: &Duly) -> Vec<JobRecord> {
-    duly.list(Filter { limit: 1_000, ..Filter::default() }).await.expect("lists").jobs
+    duly.list(Filter::all().limit(1_000)).await.expect("lists").jobs
 }
 
 #[tokio::test]

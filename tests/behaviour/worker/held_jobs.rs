@@ -56,7 +56,7 @@ async fn worker_runs_held_jobs_it_did_not_know_of() {
             }
         })
         .on_event(move |event| {
-            if let Event::Joined { node } = event {
+            if let Event::Joined { node, .. } = event {
                 let _ = joined.send(*node);
             }
         });

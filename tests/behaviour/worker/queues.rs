@@ -80,7 +80,7 @@ async fn job_starts_at_due_and_not_before() {
     let (sender, mut received) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().on(|_: Mail, _| async {}).on_event(move |event| {
-        if let Event::Started { held, lateness } = event {
+        if let Event::Started { held, lateness, .. } = event {
             let _ = sender.send((held.due, *lateness));
         }
     });

@@ -102,7 +102,7 @@ impl History {
         let id = self.some_id();
         let args = self.random.bool().then(|| *self.random.choice(&ARGS).expect("some"));
         let priority = self.random.bool().then(|| *self.random.choice(&Priority::ALL).expect("some"));
-        let edit = JobEdit { args: args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits)), priority };
+        let edit = JobEdit::new().args(args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits))).priority(priority);
         let result = store.edit(id, edit).await.expect("edits");
         same("edit", result, self.model.edit(id, args, priority))
     }
@@ -110,7 +110,7 @@ impl History {
     async fn set_capacity(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let queue = *self.random.choice(&QUEUES).expect("some");
         let maybe = |random: &mut fastrand::Rng, max: u64| (random.u32(..3) == 0).then(|| random.u64(..max));
-        let capacity = Capacity { jobs: maybe(&mut self.random, 8), bytes: maybe(&mut self.random, 60) };
+        let capacity = Capacity::unlimited().jobs(maybe(&mut self.random, 8)).bytes(maybe(&mut self.random, 60));
         let previous = self.model.capacities.insert(queue, capacity).unwrap_or_default();
         if self.bug == Some(Bug::IgnoresCapacity) {
             return Ok(());

@@ -338,7 +338,7 @@ impl History {
     }
 
     async fn compare(&self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        let page = store.list(Filter { limit: 1_000, ..Filter::default() }).await.expect("lists");
+        let page = store.list(Filter::all().limit(1_000)).await.expect("lists");
         let found: BTreeMap<JobId, (State, u32, u32)> =
             page.jobs.into_iter().map(|r| (r.job.id, (r.state, r.attempts, r.crashes))).collect();
         same("jobs", found, self.model.summary())?;

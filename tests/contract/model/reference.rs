@@ -235,6 +235,7 @@ impl Model {
                 job.position = later(*after, tail);
             }
             Outcome::Release { after } => job.position = later(*after, head),
+            _ => unreachable!("the model has no such outcome"),
         }
         true
     }

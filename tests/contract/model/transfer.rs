@@ -61,8 +61,8 @@ impl History {
 async fn jobs_not_running(store: &Arc<dyn Store>, queue: &str) -> Vec<JobRecord> {
     let mut found = Vec::new();
     for state in [State::Ready, State::Scheduled, State::Dead, State::Done] {
-        let filter = Filter { queue: Some(queue.to_owned()), state: Some(state), limit: 1_000, ..Filter::default() };
-        found.extend(store.list(Filter { with_details: true, ..filter }).await.expect("lists").jobs);
+        let filter = Filter::all().queue(queue).state(state).limit(1_000);
+        found.extend(store.list(filter.with_details()).await.expect("lists").jobs);
     }
     found
 }

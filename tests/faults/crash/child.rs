@@ -190,7 +190,7 @@ async fn work(duly: &Duly) {
             Event::Settled { held, outcome: Outcome::Ack, .. } => {
                 report(format_args!("acked {} {}", held.job.id, held.fence));
             }
-            Event::Lost { id } => report(format_args!("lost {id}")),
+            Event::Lost { id, .. } => report(format_args!("lost {id}")),
             _ => {}
         });
     worker.run().await.expect("works");

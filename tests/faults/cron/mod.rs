@@ -146,7 +146,7 @@ fn every_tick_has_one_job(url: &str) {
     let found: BTreeSet<JobId> = runtime.block_on(async {
         let (mut found, mut cursor) = (BTreeSet::new(), None);
         loop {
-            let page = duly.list(Filter { limit: 1_000, cursor, ..Filter::default() }).await.expect("lists");
+            let page = duly.list(Filter::all().limit(1_000).cursor(cursor)).await.expect("lists");
             found.extend(page.jobs.iter().map(|record| record.job.id));
             cursor = page.next_cursor;
             if cursor.is_none() {

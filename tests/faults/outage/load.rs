@@ -131,7 +131,7 @@ async fn is_empty(duly: &Duly) -> bool {
 /// Returns the dead jobs.
 async fn dead(duly: &Duly) -> BTreeSet<JobId> {
     let mut dead = BTreeSet::new();
-    let mut filter = Filter { state: Some(State::Dead), limit: 1000, ..Filter::default() };
+    let mut filter = Filter::all().state(State::Dead).limit(1000);
     loop {
         let page = duly.list(filter.clone()).await.expect("lists");
         dead.extend(page.jobs.iter().map(|record| record.job.id));

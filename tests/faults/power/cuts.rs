@@ -203,7 +203,7 @@ async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
     let mut found = BTreeMap::new();
     let mut cursor = None;
     loop {
-        let page = duly.list(Filter { limit: PAGE_SIZE_MAX, cursor, ..Filter::default() }).await?;
+        let page = duly.list(Filter::all().limit(PAGE_SIZE_MAX).cursor(cursor)).await?;
         for record in page.jobs {
             let (job, state, attempts) = (record.job, record.state, record.attempts);
             found.insert(job.id, Found { kind: job.kind, args: job.args, state, attempts });

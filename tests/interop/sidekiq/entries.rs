@@ -134,7 +134,7 @@ async fn live_installation_is_transferred() {
         sandbox.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
         json!([0, 0, 0, 0])
     );
-    let dead = target.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    let dead = target.list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
     assert_eq!((dead[0].job.kind.as_str(), dead[0].job.args.as_str()), ("Echo", "[\"dead\"]"));
 }
 
@@ -210,7 +210,7 @@ async fn entry_unreadable_to_ruby_is_not_lost_by_a_retry() {
         r#"{"class":"Echo","queue":"default","args":["\ud83d"],"jid":"0123456789abcdef01234567","created_at":1.5}"#;
     sandbox.redis(&["ZADD", "dead", "100", entry]);
     sandbox.redis(&["SADD", "queues", "default"]);
-    let dead = sandbox.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    let dead = sandbox.duly.list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
     sandbox.duly.reschedule(dead[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     let worker = sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
     worker.drain().await.expect("drains");

@@ -181,7 +181,7 @@ async fn work(duly: &Duly, jobs: usize) {
 }
 
 async fn query_and_change(duly: &Duly) {
-    let dead = duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    let dead = duly.list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
     assert_eq!(dead.len(), 2);
     let record = duly.get(dead[0].job.id).await.expect("a reply").expect("is there");
     assert_eq!(record.failures.len(), 1);
@@ -193,7 +193,7 @@ async fn query_and_change(duly: &Duly) {
     assert!(duly.resume_queue("default").await.expect("resumes"));
     let ready = duly.push(Push::new("ok", "{}")).await.expect("push_every_way").id();
     for state in State::ALL {
-        duly.list(Filter { state: Some(state), ..Filter::default() }).await.expect("lists");
+        duly.list(Filter::all().state(state)).await.expect("lists");
     }
     duly.remove(ready).await.expect("removes one that is ready");
     let done: u64 = duly.counts().await.expect("counts").iter().map(|queue| queue.done).sum();

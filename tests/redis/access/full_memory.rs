@@ -38,7 +38,7 @@ async fn full_server_allows_claims_and_rejects_pushes(binary: Binary) {
         let error = duly.push(push).await.expect_err("is rejected too");
         assert!(error.to_string().contains("memory is full"), "{error}");
     }
-    let ready = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
+    let ready = duly.list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
     duly.remove(ready[0].job.id).await.expect("removes");
     duly.reschedule(ready[1].job.id, Due::Now).await.expect("moves");
     assert!(duly.pause_queue("default").await.expect("pauses") && duly.resume_queue("default").await.expect("resumes"));

@@ -62,7 +62,7 @@ async fn args_survive_byte_for_byte(location: Location) {
     for (pushed, args) in ids.iter().zip(args) {
         assert_eq!(duly.get(pushed.id()).await.expect("a reply").expect("is there").job.args, args);
     }
-    let listed = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
+    let listed = duly.list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
     assert!(listed.iter().map(|record| &record.job.args).eq(args), "as pushed, in order");
     // Through a retry, since the store keeps changing fields apart from pushed ones.
     let recorded = RecordedArgs::default();
@@ -95,7 +95,7 @@ async fn jobs_start_at_due_and_not_before(location: Location) {
     let (sender, mut starts) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().concurrency(50).on_kind("due", |_| async {}).on_event(move |event| {
-        if let Event::Started { held, lateness } = event {
+        if let Event::Started { held, lateness, .. } = event {
             let _ = sender.send((held.due, *lateness, SystemTime::now()));
         }
     });

@@ -37,7 +37,7 @@ async fn push_to_two_queues_with_one_failing_is_partial(location: Location) {
 
 async fn push_to_two_queues_with_one_full_is_partial(location: Location) {
     let duly = open(location.url.clone()).await;
-    duly.set_capacity("full", Capacity { jobs: Some(0), bytes: None }).await.expect("sets");
+    duly.set_capacity("full", Capacity::unlimited().jobs(0)).await.expect("sets");
     let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
     let error = error.expect_err("there is no room");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("queue full is full"), "{error:?}");

@@ -87,7 +87,7 @@ async fn actions_redirect_to_a_flash_message() {
     let response = post(&fixture.url, "/queues/mail/pause", "").await;
     assert_eq!((response.status, response.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
     assert!(get(&fixture.url, "/queues/mail?did=paused&of=mail").await.body.contains("Queue mail is paused"));
-    let dead = fixture.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("listed");
+    let dead = fixture.duly.list(Filter::all().state(State::Dead)).await.expect("listed");
     let id = dead.jobs[0].job.id;
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
     let record = fixture.duly.get(id).await.expect("asked").expect("there");

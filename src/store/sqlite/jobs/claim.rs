@@ -99,20 +99,20 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
 
 /// Moves up to `max` due jobs to the tail of the ready ones.
 fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
-    struct Due {
+    struct DueRow {
         due: i64,
         job_no: i64,
         priority: i64,
         attempts: u32,
         crashes: u32,
     }
-    let due: Vec<Due> = tx
+    let due: Vec<DueRow> = tx
         .statement(
             "SELECT due_at, job_no, priority, attempts, crashes FROM duly_scheduled
               WHERE queue_no = ?1 AND due_at <= ?2 ORDER BY due_at, job_no LIMIT ?3",
         )?
         .query_map(params![queue, tx.now, max], |row| {
-            Ok(Due {
+            Ok(DueRow {
                 due: row.get(0)?,
                 job_no: row.get(1)?,
                 priority: row.get(2)?,

@@ -21,7 +21,7 @@ use crate::store::{LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockReco
 const EXPIRED_DELETE_MAX: usize = 2;
 
 /// A hold of a lock that has not ended.
-pub(super) struct LockHold {
+pub(super) struct HoldRow {
     slot: u32,
     owner: LockOwner,
     fence: i64,
@@ -30,7 +30,7 @@ pub(super) struct LockHold {
 
 /// The holds of a lock.
 pub(super) struct LockHolds {
-    pub(super) active: Vec<LockHold>,
+    pub(super) active: Vec<HoldRow>,
     /// Slots of holds that have ended.
     expired_slots: Vec<u32>,
 }
@@ -53,7 +53,7 @@ pub(super) fn read_holds(
     )?;
     let mut rows = select.query(params![name, LOCK_SLOTS_MAX])?;
     while let Some(row) = rows.next()? {
-        let hold = LockHold {
+        let hold = HoldRow {
             slot: row.get(0)?,
             owner: LockOwner::from_bytes(row.get(1)?),
             fence: row.get(2)?,
@@ -69,12 +69,12 @@ pub(super) fn read_holds(
 }
 
 /// Returns the time until the first of these holds ends.
-pub(super) fn time_until_first_expiry(holds: &[LockHold], now: Micros) -> Option<Duration> {
+pub(super) fn time_until_first_expiry(holds: &[HoldRow], now: Micros) -> Option<Duration> {
     holds.iter().map(|hold| hold.expires_uptime - now).min().map(|left| Duration::from_micros(left.unsigned_abs()))
 }
 
 /// Returns the holds of a lock and deletes the ended ones. Also returns whether there were any.
-fn delete_expired(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<(Vec<LockHold>, bool)> {
+fn delete_expired(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<(Vec<HoldRow>, bool)> {
     let living = read_holds(tx.conn, liveness, name)?;
     for slot in &living.expired_slots {
         tx.statement("DELETE FROM duly_lock WHERE name = ?1 AND slot = ?2")?.execute(params![name, slot])?;
@@ -124,7 +124,7 @@ fn acquire_slot(
     tx: &Tx<'_>,
     liveness: &LivenessSnapshot<'_>,
     request: &LockRequest,
-    holds: &[LockHold],
+    holds: &[HoldRow],
 ) -> rusqlite::Result<(i64, u32)> {
     let slot = (1..).find(|slot| holds.iter().all(|hold| hold.slot != *slot)).unwrap_or(u32::MAX);
     let fence = tx.next_fence()?;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn first_expiry_is_the_earliest_of_all_holds() {
-        let hold = |expires| LockHold { slot: 1, owner: LockOwner::fresh(), fence: 1, expires_uptime: expires };
+        let hold = |expires| HoldRow { slot: 1, owner: LockOwner::fresh(), fence: 1, expires_uptime: expires };
         assert_eq!(time_until_first_expiry(&[hold(9), hold(7), hold(8)], 5), Some(Duration::from_micros(2)));
         assert_eq!(time_until_first_expiry(&[], 5), None);
     }
