@@ -1,6 +1,6 @@
-// BullMQ, in the fastest settings found: bulk adds of 1,000, nothing kept of a job that is done, one process.
+// BullMQ, in the fastest settings found: bulk adds of 1,000, done jobs are not kept, one process.
 //
-// `REDIS_URL=redis://.. node peer.mjs VERB ..` prints one line of JSON; the verbs are told in ../README.md.
+// `REDIS_URL=redis://.. node peer.mjs VERB ..` prints one line of JSON; ../README.md describes the verbs.
 
 import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -13,22 +13,22 @@ import { Redis } from "ioredis";
 const QUEUE = "bench";
 /** Jobs in one bulk push. */
 const BULK = 1_000;
-/** Jobs at once in a worker that is measured idle. */
+/** The concurrency of a worker that is measured idle. */
 const IDLE_CONCURRENCY = 10;
 /**
- * Time between two jobs, from 10 to 110 ms: the worker is done with the last one and waits again, and one that looks now
- * and then is met at any point of its turn.
+ * Pause between two jobs, 10 to 110 ms: the worker is idle again, and pushes hit every phase of a polling
+ * interval.
  */
-const stepMs = (no) => 10 + ((no * 37) % 100);
-/** From now to the first due moment. */
+const pauseMs = (no) => 10 + ((no * 37) % 100);
+/** Delay of the first scheduled job. */
 const LEAD_MS = 2_000;
-/** Longest wait for a job after the last one is due. */
-const PATIENCE_MS = 30_000;
+/** Longest wait for a start after the last job is due. */
+const TIMEOUT_MS = 30_000;
 
 const url = process.env.REDIS_URL;
 const bytes = Number(process.env.ARGS_BYTES ?? 200);
 const noop = { text: "x".repeat(bytes - '{"text":""}'.length) };
-const told = (no, holdMs) => ({ no, hold_ms: holdMs, text: "" });
+const reportingJob = (no, holdMs) => ({ no, hold_ms: holdMs, text: "" });
 const version = JSON.parse(readFileSync(new URL("node_modules/bullmq/package.json", import.meta.url))).version;
 
 const connect = () => new Redis(url, { maxRetriesPerRequest: null });
@@ -40,18 +40,18 @@ const openQueue = async () => {
 const monotonicUs = () => Number(process.hrtime.bigint() / 1_000n);
 const wallUs = () => Math.round((performance.timeOrigin + performance.now()) * 1_000);
 
-const rate = (jobs, beganUs) => {
-  const seconds = (monotonicUs() - beganUs) / 1e6;
+const rate = (jobs, startUs) => {
+  const seconds = (monotonicUs() - startUs) / 1e6;
   return { jobs, seconds, per_s: jobs / seconds };
 };
 
-/** The smallest sample that at least so many percent do not exceed. */
-const times = (jobs, beganUs, millis) => {
+/** A percentile is the smallest sample that at least this percentage does not exceed. */
+const latencies = (jobs, startUs, millis) => {
   millis.sort((a, b) => a - b);
   const percentile = (percent) => millis[Math.max(1, Math.ceil((percent / 100) * millis.length)) - 1];
   return {
     jobs,
-    seconds: (monotonicUs() - beganUs) / 1e6,
+    seconds: (monotonicUs() - startUs) / 1e6,
     ran: millis.length,
     p50_ms: percentile(50),
     p99_ms: percentile(99),
@@ -77,10 +77,10 @@ const startWorker = async (concurrency) => {
   return worker;
 };
 
-/** A worker in a process of its own, and the lines that it says. */
+/** Starts a worker in another process and returns a function that reads the next start. */
 const spawnWorker = async () => {
-  const words = [fileURLToPath(import.meta.url), "work", String(IDLE_CONCURRENCY)];
-  const child = spawn(process.execPath, words, { stdio: ["ignore", "pipe", "inherit"] });
+  const args = [fileURLToPath(import.meta.url), "work", String(IDLE_CONCURRENCY)];
+  const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   process.on("exit", () => child.kill("SIGKILL"));
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const next = async () => {
@@ -89,84 +89,84 @@ const spawnWorker = async () => {
     return value;
   };
   const first = await next();
-  if (first !== "ready") throw new Error(`the worker said ${first}`);
+  if (first !== "ready") throw new Error(`the worker printed ${first}`);
   return async () => JSON.parse(await next());
 };
 
 const verbs = {
   async push(jobs) {
     const queue = await openQueue();
-    const began = monotonicUs();
+    const startUs = monotonicUs();
     for (let at = 0; at < jobs; at += BULK) {
       const batch = Array.from({ length: Math.min(BULK, jobs - at) }, () => ({ name: "noop", data: noop }));
       await queue.addBulk(batch);
     }
-    return rate(jobs, began);
+    return rate(jobs, startUs);
   },
 
   async "push-one"(jobs) {
     const queue = await openQueue();
-    const began = monotonicUs();
+    const startUs = monotonicUs();
     for (let at = 0; at < jobs; at += 1) await queue.add("noop", noop);
-    return rate(jobs, began);
+    return rate(jobs, startUs);
   },
 
   async drain(jobs, concurrency) {
     const worker = await startWorker(concurrency);
     let done = 0;
-    // Told when Redis has answered that the job is recorded as done.
-    const over = new Promise((resolve) => worker.on("completed", () => ++done === jobs && resolve()));
-    const began = monotonicUs();
+    // Emitted once Redis has confirmed that the job is recorded as done.
+    const allDone = new Promise((resolve) => worker.on("completed", () => ++done === jobs && resolve()));
+    const startUs = monotonicUs();
     worker.run();
-    await over;
-    return { ...rate(jobs, began), rss_mb: process.resourceUsage().maxRSS / 1024 };
+    await allDone;
+    return { ...rate(jobs, startUs), rss_mb: process.resourceUsage().maxRSS / 1024 };
   },
 
   async "idle-latency"(jobs) {
     const nextStart = await spawnWorker();
     const queue = await openQueue();
     const millis = [];
-    const began = monotonicUs();
-    // The first one pays for connections and compiled scripts.
+    const startUs = monotonicUs();
+    // The first job sets up connections and scripts and does not count.
     for (let no = 0; no <= jobs; no += 1) {
-      await sleep(stepMs(no));
+      await sleep(pauseMs(no));
       const called = monotonicUs();
-      await queue.add("told", told(no, 0));
+      await queue.add("report", reportingJob(no, 0));
       const start = await nextStart();
       if (start.no !== no) throw new Error(`job ${start.no} started instead of ${no}`);
       if (no > 0) millis.push((start.monotonic_us - called) / 1_000);
     }
-    return times(jobs, began, millis);
+    return latencies(jobs, startUs, millis);
   },
 
   async late(jobs, seconds) {
     const nextStart = await spawnWorker();
     const queue = await openQueue();
-    const began = monotonicUs();
+    const startUs = monotonicUs();
     const timestamp = Date.now();
     // Delays are whole milliseconds.
     const due = (no) => timestamp + LEAD_MS + Math.round((no * seconds * 1_000) / jobs);
     const batch = Array.from({ length: jobs }, (_, no) => ({
-      name: "told",
-      data: told(no, 0),
+      name: "report",
+      data: reportingJob(no, 0),
       opts: { timestamp, delay: due(no) - timestamp },
     }));
     await queue.addBulk(batch);
-    const patience = sleep(LEAD_MS + seconds * 1_000 + PATIENCE_MS, null);
+    const timeout = sleep(LEAD_MS + seconds * 1_000 + TIMEOUT_MS, null);
     const millis = [];
     while (millis.length < jobs) {
-      const start = await Promise.race([nextStart(), patience]);
+      const start = await Promise.race([nextStart(), timeout]);
       if (start === null) break;
       millis.push(start.wall_us / 1_000 - due(start.no));
     }
-    return times(jobs, began, millis);
+    return latencies(jobs, startUs, millis);
   },
 
   async hold(jobs, seconds) {
     const queue = await openQueue();
-    const began = monotonicUs();
-    for (let no = 0; no < jobs; no += 1) await queue.add("told", told(no, seconds * 1_000));
-    return rate(jobs, began);
+    const startUs = monotonicUs();
+    for (let no = 0; no < jobs; no += 1) await queue.add("report", reportingJob(no, seconds * 1_000));
+    return rate(jobs, startUs);
   },
 
   async work(concurrency) {
@@ -185,5 +185,5 @@ if (!url || !Object.hasOwn(verbs, verb ?? "")) {
 }
 const figures = await verbs[verb](...numbers.map(Number));
 console.log(JSON.stringify({ peer: `BullMQ ${version}`, ...figures }));
-// A worker would go on; nothing is left to be saved.
+// A worker would continue; no data is left to be saved.
 process.exit(0);

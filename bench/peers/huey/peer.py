@@ -1,7 +1,8 @@
-"""huey on SQLite with fsync at each commit, one worker thread in the pushing process.
+"""huey on SQLite with an fsync for each commit and one worker thread in the pushing process.
 
 `python peer.py COUNT ARGS_BYTES DIR` prints one line of JSON.
-huey has no bulk push, and takes a job out of the file before it runs it: two commits a job, lost if killed in between.
+huey has no bulk push. It removes a job from the file before it runs the job: two commits per job, and a killed worker
+loses it.
 """
 
 import json
@@ -22,14 +23,14 @@ def main():
     assert mode == 2, f"synchronous is {mode}, not FULL"
     text = "x" * (size - len('{"text":""}'))
     ran = 0
-    over = threading.Event()
+    all_done = threading.Event()
 
     @huey.task()
     def noop(text):
         nonlocal ran
         ran += 1
         if ran == count:
-            over.set()
+            all_done.set()
 
     begin = time.monotonic()
     for _ in range(count):
@@ -37,7 +38,7 @@ def main():
     pushed = time.monotonic()
     consumer = huey.create_consumer(workers=1, periodic=False, initial_delay=0.001, check_worker_health=False)
     consumer.start()
-    assert over.wait(120), f"only {ran} of {count} jobs ran"
+    assert all_done.wait(120), f"only {ran} of {count} jobs ran"
     end = time.monotonic()
     figures = {
         "peer": "huey",
@@ -47,7 +48,7 @@ def main():
         "life_per_s": count / (end - begin),
     }
     print(json.dumps(figures), flush=True)
-    # The consumer would wait for more; nothing is left to be saved.
+    # The consumer would wait for more jobs; no data is left to be saved.
     os._exit(0)
 
 

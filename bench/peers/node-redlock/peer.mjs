@@ -1,6 +1,6 @@
-// node-redlock on one server, as it comes: who waits asks again after 100 to 300 ms. It never gives up.
+// node-redlock on one server with its default delays: a waiter retries after 100 to 300 ms, without a timeout.
 //
-// `REDIS_URL=redis://.. node peer.mjs VERB ..` prints one line of JSON; the verbs are told in ../README.md.
+// `REDIS_URL=redis://.. node peer.mjs VERB ..` prints one line of JSON; ../README.md describes the verbs.
 
 import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -10,19 +10,18 @@ import { fileURLToPath } from "node:url";
 import { Redis } from "ioredis";
 import Redlock from "redlock";
 
-/** How long every lock lasts. */
+/** The TTL of every lock. */
 const TTL_MS = 30_000;
-/** So many are taken before the measuring begins. */
-const WARM = 5;
-/** The lock that nobody else wants. */
-const LONE = "lone";
-/** From the start of a wait until it is said to be under way. */
-const SETTLING_MS = 500;
+/** Locks before the measurement begins. */
+const WARM_UP = 5;
+/** The uncontended lock. */
+const UNCONTENDED = "uncontended";
+/** The delay from the start of a wait until it counts as started. */
+const WAIT_START_MS = 500;
 /**
- * From the start of a wait to the release, from 10 to 110 ms: one that looks now and then is met at any point of its
- * turn.
+ * The delay from the start of a wait to the release, 10 to 110 ms: releases hit every phase of a polling interval.
  */
-const stepMs = (no) => 10 + ((no * 37) % 100);
+const pauseMs = (no) => 10 + ((no * 37) % 100);
 
 const url = process.env.REDIS_URL;
 const version = JSON.parse(readFileSync(new URL("node_modules/redlock/package.json", import.meta.url))).version;
@@ -33,15 +32,15 @@ const connect = () => {
   const redlock = new Redlock([new Redis(url)], { retryCount: -1 });
   return (name) => redlock.acquire([name], TTL_MS);
 };
-const handed = (no) => `handed:${no}`;
+const lockName = (no) => `hand-over:${no}`;
 
-/** The smallest sample that at least so many percent do not exceed. */
-const times = (jobs, beganUs, millis) => {
+/** A percentile is the smallest sample that at least this percentage does not exceed. */
+const latencies = (jobs, startUs, millis) => {
   millis.sort((a, b) => a - b);
   const percentile = (percent) => millis[Math.max(1, Math.ceil((percent / 100) * millis.length)) - 1];
   return {
     jobs,
-    seconds: (monotonicUs() - beganUs) / 1e6,
+    seconds: (monotonicUs() - startUs) / 1e6,
     ran: millis.length,
     p50_ms: percentile(50),
     p99_ms: percentile(99),
@@ -49,8 +48,8 @@ const times = (jobs, beganUs, millis) => {
   };
 };
 
-/** Somebody in a process of its own who waits for locks, and the moments at which it has got them. */
-const spawnTaker = async () => {
+/** Starts a waiter in another process and returns a function that reads when it acquired the next lock. */
+const spawnWaiter = async () => {
   const child = spawn(process.execPath, [fileURLToPath(import.meta.url), "take"], {
     stdio: ["ignore", "pipe", "inherit"],
   });
@@ -58,11 +57,11 @@ const spawnTaker = async () => {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const next = async () => {
     const { value, done } = await lines.next();
-    if (done) throw new Error("the taker has ended");
+    if (done) throw new Error("the waiter has ended");
     return value;
   };
   const first = await next();
-  if (first !== "ready") throw new Error(`the taker said ${first}`);
+  if (first !== "ready") throw new Error(`the waiter printed ${first}`);
   return async () => JSON.parse(await next());
 };
 
@@ -70,41 +69,41 @@ const verbs = {
   async lock(locks) {
     const acquire = connect();
     const millis = [];
-    const began = monotonicUs();
-    for (let at = 0; at < WARM + locks; at += 1) {
+    const startUs = monotonicUs();
+    for (let at = 0; at < WARM_UP + locks; at += 1) {
       const called = monotonicUs();
-      const lock = await acquire(LONE);
+      const lock = await acquire(UNCONTENDED);
       await lock.release();
-      if (at >= WARM) millis.push((monotonicUs() - called) / 1_000);
+      if (at >= WARM_UP) millis.push((monotonicUs() - called) / 1_000);
     }
-    return times(locks, began, millis);
+    return latencies(locks, startUs, millis);
   },
 
   async "hand-over"(locks) {
     const acquire = connect();
-    let held = await acquire(handed(0));
-    const nextStart = await spawnTaker();
+    let held = await acquire(lockName(0));
+    const nextAcquired = await spawnWaiter();
     const millis = [];
-    const began = monotonicUs();
-    for (let no = 0; no < WARM + locks; no += 1) {
-      // Before the other one can get there.
-      const next = await acquire(handed(no + 1));
-      await sleep(stepMs(no));
+    const startUs = monotonicUs();
+    for (let no = 0; no < WARM_UP + locks; no += 1) {
+      // Acquires the next lock before the waiter can.
+      const next = await acquire(lockName(no + 1));
+      await sleep(pauseMs(no));
       const called = monotonicUs();
       await held.release();
-      const start = await nextStart();
-      if (start.no !== no) throw new Error(`lock ${start.no} was got instead of ${no}`);
-      if (no >= WARM) millis.push((start.monotonic_us - called) / 1_000);
+      const start = await nextAcquired();
+      if (start.no !== no) throw new Error(`lock ${start.no} was acquired instead of ${no}`);
+      if (no >= WARM_UP) millis.push((start.monotonic_us - called) / 1_000);
       held = next;
     }
-    return times(locks, began, millis);
+    return latencies(locks, startUs, millis);
   },
 
   async take() {
     const acquire = connect();
     process.stdout.write("ready\n");
     for (let no = 0; ; no += 1) {
-      const lock = await acquire(handed(no));
+      const lock = await acquire(lockName(no));
       process.stdout.write(`${JSON.stringify({ no, monotonic_us: monotonicUs(), wall_us: wallUs() })}\n`);
       await lock.release();
     }
@@ -113,12 +112,12 @@ const verbs = {
   /** Waits for a lock that it holds itself. */
   async wait() {
     const acquire = connect();
-    await acquire(LONE);
-    const waited = acquire(LONE);
-    await sleep(SETTLING_MS);
+    await acquire(UNCONTENDED);
+    const waited = acquire(UNCONTENDED);
+    await sleep(WAIT_START_MS);
     process.stdout.write("ready\n");
     await waited;
-    throw new Error("the lock has ended before the wait for it");
+    throw new Error("the lock expired while this process waited for it");
   },
 };
 

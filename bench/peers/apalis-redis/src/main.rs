@@ -1,9 +1,8 @@
 //! apalis with apalis-redis, in the fastest settings found: batches as large as the concurrency, no second write to lock a job,
-//! no events, a poll each 100 ms.
+//! no events, one poll per 100 ms.
 //!
-//! Each push goes through its set of scheduled jobs, and each fetch takes all that are due into one Lua call: with 8,000
-//! jobs waiting the worker ends with an error, so it is measured with fewer. Due moments are whole seconds.
-//! Jobs that are done stay in Redis.
+//! Each push uses its set of scheduled jobs, and each fetch takes all due jobs in one Lua call. With 8,000 waiting jobs the
+//! worker fails, so it is measured with fewer. Due times are whole seconds. Done jobs stay in Redis.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +12,10 @@ use apalis_redis::{Client, Config, ConnectionManager, RedisStorage};
 use peer_kit::{Args, BULK, Peer, Ran};
 use redis::aio::ConnectionManagerConfig;
 
-/// How often the worker looks: below this, some jobs were never started in our trials.
+/// The polling interval of the worker. With shorter ones, some jobs were never started in our trials.
 const POLL: Duration = Duration::from_millis(100);
-/// Longest wait for an answer.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 const QUEUE: &str = "bench";
 
 struct ApalisRedis {
@@ -58,10 +57,10 @@ impl Peer for ApalisRedis {
                 Ok::<(), BoxDynError>(())
             }
         };
-        // Each node has a name of its own.
+        // Each node needs a unique name.
         let name = format!("bench-{}", std::process::id());
         let worker = WorkerBuilder::new(name).backend(storage.poll_with_interval(POLL)).build(handler);
-        // On a task of its own: as a part of this future it could not be sent between threads.
+        // A separate task: as a part of this future, the worker would make it not `Send`.
         tokio::spawn(worker.run()).await?.context("the worker has failed")
     }
 
@@ -73,8 +72,8 @@ impl Peer for ApalisRedis {
 }
 
 async fn connect(url: &str) -> Result<ConnectionManager> {
-    // The default is half a second, and the worker ends with an error when it runs out.
-    let config = ConnectionManagerConfig::new().set_response_timeout(Some(ANSWER_MAX));
+    // The default is half a second, after which the worker fails.
+    let config = ConnectionManagerConfig::new().set_response_timeout(Some(REPLY_TIMEOUT));
     Ok(Client::open(url)?.get_connection_manager_with_config(config).await?)
 }
 

@@ -1,5 +1,5 @@
 //! apalis with apalis-sqlite, in the fastest settings found: WAL, one connection, no second write to lock a job,
-//! a poll each millisecond, and `synchronous=FULL` forced, which its own set-up turns off.
+//! one poll per millisecond, and `synchronous=FULL`, which its own set-up turns off.
 //!
 //! `peer-apalis COUNT ARGS_BYTES DIR` prints one line of JSON.
 
@@ -18,10 +18,10 @@ use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 const BULK: usize = 1_000;
 /// Jobs in one fetch and one acknowledgement; 30 to 300 give the same, 10 is slower.
 const BATCH: usize = 100;
-/// How often the worker looks.
+/// The polling interval of the worker.
 const POLL: Duration = Duration::from_millis(1);
 /// Longest wait for the last jobs to be recorded as done.
-const END_MAX: Duration = Duration::from_secs(120);
+const DONE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Noop {
@@ -69,11 +69,11 @@ async fn main() -> Result<()> {
 
     let figures = Figures { peer: "apalis-sqlite 1.0", jobs: count, single_push_per_s, bulk_push_per_s, life_per_s };
     println!("{}", serde_json::to_string(&figures)?);
-    // The worker would wait for more; nothing is left to be saved.
+    // The worker would wait for more jobs; no data is left to be saved.
     std::process::exit(0);
 }
 
-/// One connection that stays: a pool's others would not have the setting.
+/// Opens one permanent connection: other connections of a pool would not have the setting.
 async fn open(path: &Path) -> Result<SqlitePool> {
     let options = SqliteConnectOptions::new()
         .filename(path)
@@ -107,11 +107,11 @@ async fn work(storage: SqliteStorage<Noop>, pool: &SqlitePool, count: usize) -> 
     };
     let worker = WorkerBuilder::new("bench").backend(storage.poll_with_interval(POLL)).build(noop);
     tokio::spawn(worker.run());
-    // The one connection is left alone until every handler has run.
+    // Does not use the only connection until every handler has run.
     while ran.load(Ordering::Relaxed) < count {
         tokio::time::sleep(POLL).await;
     }
-    let by = Instant::now() + END_MAX;
+    let by = Instant::now() + DONE_TIMEOUT;
     loop {
         let done: i64 = sqlx::query_scalar("SELECT count(*) FROM Jobs WHERE status = 'Done'").fetch_one(pool).await?;
         if done == count as i64 {

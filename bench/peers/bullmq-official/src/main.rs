@@ -1,4 +1,4 @@
-//! bullmq-official, BullMQ in Rust with the same scripts, in the fastest settings found: nothing kept of a job that is done.
+//! bullmq-official, BullMQ in Rust with the same scripts, in the fastest settings found: done jobs are not kept.
 
 use std::time::SystemTime;
 
@@ -38,7 +38,7 @@ impl Peer for BullmqOfficial {
 
     async fn push_at(&mut self, args: Args, due: SystemTime) -> Result<()> {
         let wait = due.duration_since(SystemTime::now()).unwrap_or_default();
-        self.0.add("told", args).delay(wait).await?;
+        self.0.add("report", args).delay(wait).await?;
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! oxana, in the fastest settings found: a poll each 10 ms instead of each 10 s of an empty queue and each 300 ms for
-//! scheduled jobs, enough connections for all jobs at once. Beats and the wait for a dead process are as they come.
+//! oxana, in the fastest settings found: one poll per 10 ms, instead of 10 s for an empty queue and 300 ms for scheduled
+//! jobs, and enough connections for all jobs at once. Heartbeats and the timeout of a dead process have their defaults.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
@@ -10,9 +10,9 @@ use oxana::{FromContext, Job, JobContext, Queue, QueueConfig, Storage, Worker};
 use peer_kit::{Args, BULK, Peer, Ran};
 use serde::{Deserialize, Serialize};
 
-/// How often the worker looks into an empty queue and for scheduled jobs.
+/// The polling interval for an empty queue and for scheduled jobs.
 const POLL: Duration = Duration::from_millis(10);
-/// Connections beside one for each job.
+/// Connections in addition to one for each job.
 const SPARE: usize = 10;
 
 struct Oxana(Storage);

@@ -1,4 +1,4 @@
-//! rslock on one server, as it comes: who waits asks again after 0 to 200 ms. It never gives up.
+//! rslock on one server with its default delays: a waiter retries after 0 to 200 ms, without a timeout.
 
 use anyhow::Result;
 use peer_kit::{LOCK_TTL, Locker};

@@ -1,7 +1,7 @@
 //! rusty-sidekiq, in the fastest settings found: a connection for each task, none of them pinged before use.
 //!
-//! It has no bulk push, so many tasks push at once; it takes a job out of Redis before it runs it, so that a job is lost
-//! if the worker is killed; it looks for scheduled jobs each 5 s and takes 10 of them (fixed in its code).
+//! It has no bulk push, so many tasks push at once. It removes a job from Redis before it runs the job: a killed worker
+//! loses it. It polls for scheduled jobs every 5 s and takes 10 of them (fixed in its code).
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use sidekiq::{Processor, ProcessorConfig, RedisConnectionManager, RedisPool, Wor
 
 /// Tasks that push at the same time.
 const PUSHERS: usize = 50;
-/// Connections that a worker needs beside one for each job: its beat and its two pollers.
+/// Connections that a worker needs in addition to one for each job: for its heartbeat and its two pollers.
 const SPARE: usize = 5;
 const QUEUE: &str = "default";
 
