@@ -45,6 +45,16 @@ pub struct Builder {
     middleware: Layers,
 }
 
+// The URL and the options may contain secrets.
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("durability", &self.options.durability)
+            .field("lease", &self.options.lease)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Builder {
     /// Sets which failures an acknowledged push survives.
     pub fn durability(mut self, durability: Durability) -> Self {

@@ -30,7 +30,7 @@
 //! # }
 //! ```
 
-#![warn(missing_docs, unreachable_pub)]
+#![warn(missing_debug_implementations, missing_docs, unreachable_pub)]
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod adaptive_wait;

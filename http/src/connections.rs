@@ -34,6 +34,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that is bound to its address and does not serve yet.
+#[derive(Debug)]
 pub struct BoundServer {
     listener: TcpListener,
     address: SocketAddr,

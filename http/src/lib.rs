@@ -16,7 +16,7 @@
 //! it has no rules of its own. The `auth` module wraps all of them: it identifies the client, checks its role and limits its
 //! rate. `problem` builds error responses.
 
-#![warn(missing_docs, unreachable_pub)]
+#![warn(missing_debug_implementations, missing_docs, unreachable_pub)]
 
 mod api;
 mod audit;

@@ -30,6 +30,7 @@ pub const RATE: u32 = 1_000;
 /// # }
 /// ```
 #[must_use = "a server does nothing until `serve` is awaited or its `router` is mounted"]
+#[derive(Debug)]
 pub struct Server {
     pub(super) duly: Duly,
     pub(super) options: ServerOptions,

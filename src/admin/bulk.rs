@@ -58,6 +58,7 @@ pub struct BulkReport {
     pub has_more: bool,
 }
 
+#[derive(Debug)]
 enum BulkChange {
     Remove,
     Reschedule(Due),
@@ -73,6 +74,15 @@ pub struct BulkOperation<'p> {
     filter: Filter,
     change: BulkChange,
     on_progress: Option<OnProgress<'p>>,
+}
+
+impl std::fmt::Debug for BulkOperation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BulkOperation")
+            .field("change", &self.change)
+            .field("filter", &self.filter.to_string())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Duly {

@@ -22,6 +22,7 @@ const UPDATE_TRIES_MAX: u32 = 20;
 
 /// A cron rule under construction; created by [`Duly::cron`].
 #[must_use = "call `push`"]
+#[derive(Debug)]
 pub struct Cron {
     duly: Duly,
     name: String,

@@ -34,7 +34,7 @@ pub enum Durability {
 }
 
 /// The options of a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct StoreOptions {
     pub(crate) durability: Durability,
     pub(crate) lease: Duration,

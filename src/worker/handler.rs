@@ -238,6 +238,7 @@ mod sealed {
 
 /// Keeps [`HandlerResult`] out of the public API.
 #[doc(hidden)]
+#[derive(Debug)]
 pub struct HandlerResultBox(HandlerResult);
 
 impl IntoOutcome for () {}

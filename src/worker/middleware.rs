@@ -42,6 +42,12 @@ pub struct Next<'a> {
     handler: &'a JobHandler,
 }
 
+impl std::fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Next").field("layers", &self.layers.len()).finish_non_exhaustive()
+    }
+}
+
 impl<'a> Next<'a> {
     pub(crate) fn new(layers: &'a [Arc<dyn Middleware>], handler: &'a JobHandler) -> Self {
         Next { layers, handler }

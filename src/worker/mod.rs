@@ -102,6 +102,15 @@ pub struct Worker {
     crash_at: Option<CrashAt>,
 }
 
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("duly", &self.duly)
+            .field("concurrency", &self.concurrency)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The settings of a worker, as its run loop uses them.
 pub(crate) struct WorkerSettings {
     duly: Duly,

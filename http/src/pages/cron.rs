@@ -123,8 +123,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, 
     } else {
         rule.schedule().map(|schedule| next_runs(&layout, &schedule)).unwrap_or_default()
     };
-    let filter =
-        duly::Filter::all().kind(rule.kind.clone()).queue(rule.queue.clone());
+    let filter = duly::Filter::all().kind(rule.kind.clone()).queue(rule.queue.clone());
     let view = RulePage {
         row: RuleRow::new(&layout, &record),
         runs: next,

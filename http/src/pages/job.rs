@@ -119,9 +119,7 @@ pub(super) async fn show(
     let lines = record.log.iter().map(|line| (layout.moment(line.at), line.attempt, line.line.clone()));
     let view = JobPage {
         queue_path: display::url_encode(&record.job.queue),
-        kind_query: display::url_encode(
-            &duly::Filter::all().kind(record.job.kind.clone()).to_string(),
-        ),
+        kind_query: display::url_encode(&duly::Filter::all().kind(record.job.kind.clone()).to_string()),
         why,
         args: can_see_args.then(|| json_format::format_json(&record.job.args, bytes_max)),
         args_bytes: display::bytes(record.job.args.len() as u64),

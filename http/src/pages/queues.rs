@@ -157,8 +157,9 @@ pub(super) async fn run_action(
             redirect_with_flash(&layout, next, "resumed", None, &queue)
         }
         "capacity" => {
-            let capacity =
-                Capacity::unlimited().jobs(parse_number("jobs", &form.jobs)?).bytes(parse_number("bytes", &form.bytes)?);
+            let capacity = Capacity::unlimited()
+                .jobs(parse_number("jobs", &form.jobs)?)
+                .bytes(parse_number("bytes", &form.bytes)?);
             app.duly.set_capacity(&queue, capacity).await?;
             redirect_with_flash(&layout, &own_path, "capacity", None, &queue)
         }

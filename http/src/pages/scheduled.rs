@@ -60,8 +60,7 @@ pub(super) async fn show(
 ) -> PageResult {
     let layout = layout.with_title("/scheduled", "Scheduled");
     let all = Filter::all().state(JobState::Scheduled);
-    let hour =
-        all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);
+    let hour = all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);
     let soon = app.duly.list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
     let found = app.duly.list(all.limit(PAGE_SIZE).cursor(cursor).with_details()).await?;

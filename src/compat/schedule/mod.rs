@@ -119,12 +119,19 @@ pub struct DeadId {
 
 /// Configures and opens a [`SortedSetSchedule`].
 #[must_use = "call `open`"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SortedSetScheduleBuilder {
     url: String,
     key: String,
     score_unit: Option<ScoreUnit>,
     max_attempts: u32,
+}
+
+// The URL may contain a password.
+impl std::fmt::Debug for SortedSetScheduleBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SortedSetScheduleBuilder").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl SortedSetScheduleBuilder {

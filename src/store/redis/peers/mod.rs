@@ -205,7 +205,8 @@ pub(super) async fn peers_with_method(store: &Redis, method: &str) -> Result<Vec
 async fn find_peers(store: &Redis, op: &'static str, method: &str) -> Result<(Vec<(NodeId, Micros, String)>, Micros)> {
     let mut cmd = script::FIND_PEERS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(method);
-    let mut reply = store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::FIND_PEERS, &cmd).await?;
+    let mut reply =
+        store.run_script(op, ConnectionRole::Client, store.peer_keys.slot, &script::FIND_PEERS, &cmd).await?;
     let mut peers = Vec::new();
     for mut row in reply.rows()? {
         let (id, expires, description) = (row.text()?, row.int()?, row.text()?);

@@ -14,6 +14,7 @@ use crate::store::sqlite::{errors, file};
 pub const SQL_ROWS_MAX: usize = 100_000;
 
 /// A SQLite store, opened for read-only SQL.
+#[derive(Debug)]
 pub struct ReadOnlySql {
     conn: Connection,
 }
