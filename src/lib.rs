@@ -53,6 +53,7 @@ mod peers;
 pub mod store;
 pub mod testing;
 mod transfer;
+mod uuid_id;
 pub mod worker;
 
 /// Calls between nodes: methods that a node registers, and the replies to a call.

@@ -1,7 +1,6 @@
 //! Nodes: one running process under an identity that is fresh at each start.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::uuid_id::uuid_id;
 
 /// The default lease: a node without a heartbeat for this long loses the jobs it holds.
 pub const LEASE: Duration = Duration::from_secs(3);
@@ -21,38 +21,7 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(Uuid);
-
-impl NodeId {
-    /// Returns a new, unique identity.
-    #[must_use]
-    pub fn fresh() -> Self {
-        NodeId(Uuid::now_v7())
-    }
-
-    /// Returns the 16 bytes of the id.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-
-    /// Returns the id with these 16 bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        NodeId(Uuid::from_bytes(bytes))
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+uuid_id!(NodeId);
 
 impl FromStr for NodeId {
     type Err = Error;

@@ -46,13 +46,8 @@ pub(crate) struct PushArgs {
     #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
     at: Option<SystemTime>,
 
-    /// Into this queue
-    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
-    queue: String,
-
-    /// Before or after other ready jobs: low, normal, high, critical
-    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
-    priority: Priority,
+    #[command(flatten)]
+    options: JobOptions,
 
     /// Only if no unfinished job of the queue has this key
     #[arg(long, value_name = "KEY")]
@@ -65,6 +60,32 @@ pub(crate) struct PushArgs {
     /// Under this id: pushing it again changes nothing; with --bulk the ids of all lines are made from it
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
+
+    /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
+    /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
+    /// keep, tags, traceparent
+    #[arg(long, conflicts_with_all = ["args", "command", "unique", "wait"])]
+    bulk: bool,
+
+    /// Wait until the job is done (exit code 0) or dead (exit code 1)
+    #[arg(long)]
+    wait: bool,
+
+    /// Wait at most so long (then exit code 124)
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::admin::parse_duration)]
+    wait_timeout: Option<Duration>,
+}
+
+// The options of a job that a push and a cron rule have in common. A doc comment would replace the help of the verbs.
+#[derive(Debug, Args)]
+pub(crate) struct JobOptions {
+    /// Into this queue
+    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
+    queue: String,
+
+    /// Before or after other ready jobs: low, normal, high, critical
+    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
+    priority: Priority,
 
     /// How many attempts may fail before the job is dead
     #[arg(long, value_name = "N", default_value_t = duly::bounds::DEFAULT_MAX_ATTEMPTS)]
@@ -81,20 +102,22 @@ pub(crate) struct PushArgs {
     /// A word to find the job by; may be given several times
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
+}
 
-    /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
-    /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
-    /// keep, tags, traceparent
-    #[arg(long, conflicts_with_all = ["args", "command", "unique", "wait"])]
-    bulk: bool,
-
-    /// Wait until the job is done (exit code 0) or dead (exit code 1)
-    #[arg(long)]
-    wait: bool,
-
-    /// Wait at most so long (then exit code 124)
-    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::admin::parse_duration)]
-    wait_timeout: Option<Duration>,
+impl JobOptions {
+    /// Returns a job with these options.
+    pub(crate) fn build_push(&self, kind: String, args: String) -> duly::Push {
+        let job = duly::Push::new(kind, args)
+            .queue(&self.queue)
+            .priority(self.priority)
+            .max_attempts(self.max_attempts)
+            .timeout(self.timeout)
+            .tags(self.tags.iter().cloned());
+        match self.keep {
+            Some(keep) => job.keep(keep),
+            None => job,
+        }
+    }
 }
 
 /// The result of a push for scripts.
@@ -188,13 +211,11 @@ pub(crate) fn resolve_kind_and_args(
 
 impl PushArgs {
     fn build_push(&self, kind: String, args: String) -> duly::Push {
-        let mut job = duly::Push::new(kind, args)
-            .queue(&self.queue)
-            .priority(self.priority)
-            .max_attempts(self.max_attempts)
-            .timeout(self.timeout)
-            .tags(self.tags.iter().cloned())
-            .on_conflict(if self.replace { UniqueConflict::Replace } else { UniqueConflict::Keep });
+        let mut job = self.options.build_push(kind, args).on_conflict(if self.replace {
+            UniqueConflict::Replace
+        } else {
+            UniqueConflict::Keep
+        });
         if let Some(after) = self.after {
             job = job.after(after);
         }
@@ -206,9 +227,6 @@ impl PushArgs {
         }
         if let Some(id) = self.id {
             job = job.id(id);
-        }
-        if let Some(keep) = self.keep {
-            job = job.keep(keep);
         }
         job
     }
@@ -222,7 +240,7 @@ impl PushArgs {
         };
         let id = pushed.id();
         if out.is_json() {
-            out.print_json(&PushOutput { id, pushed: word, old, queue: self.queue.clone(), kind })?;
+            out.print_json(&PushOutput { id, pushed: word, old, queue: self.options.queue.clone(), kind })?;
         } else {
             out.print_line(&id.to_string())?;
         }
@@ -236,7 +254,7 @@ impl PushArgs {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
                 let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::format_relative(at), time::format_date_time(at)));
                 let store = StoreUrl::parse(&store::resolve_url(setup)?)?;
-                out.print_hint(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
+                out.print_hint(&format!("job {id}  queue={}  due {due}  store={store}", self.options.queue));
             }
         }
         Ok(())

@@ -17,19 +17,15 @@ pub use self::filter::{FilterTerm, FilterTime};
 pub use self::push::{Due, UniqueConflict, check_name};
 use crate::NodeId;
 use crate::error::Error;
+use crate::uuid_id::uuid_id;
 
 /// The id of a job. The pusher chooses it, so that a push can be repeated safely.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(Uuid);
+uuid_id!(JobId);
 
 impl JobId {
-    /// Returns a new id that sorts by its creation time (UUID version 7).
-    #[must_use]
-    pub fn fresh() -> Self {
-        JobId(Uuid::now_v7())
-    }
-
     /// Returns the id derived from a name of your own, such as `"invoice:7"`. The same name always gives the same id.
     ///
     /// A push with such an id is idempotent without storing the id anywhere.
@@ -37,30 +33,6 @@ impl JobId {
     pub fn from_name(name: &str) -> Self {
         const NAMESPACE: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
         JobId(Uuid::new_v5(&NAMESPACE, name.as_bytes()))
-    }
-
-    /// Returns the 16 bytes of the id.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-
-    /// Returns the id with these 16 bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        JobId(Uuid::from_bytes(bytes))
-    }
-}
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -393,6 +365,16 @@ pub struct JobRecord {
     /// The log lines of its attempts, oldest first. Filled by `get`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<LogLine>,
+}
+
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+impl JobRecord {
+    /// Returns the record of a job without holder, end and details.
+    pub(crate) fn new(job: Job, state: State, due: SystemTime, attempts: u32, crashes: u32) -> Self {
+        let (failures, log) = (Vec::new(), Vec::new());
+        let (node, fence, ended, progress, result) = (None, None, None, None, None);
+        JobRecord { job, state, due, attempts, crashes, node, fence, ended, failures, progress, result, log }
+    }
 }
 
 /// The progress of an attempt.

@@ -302,8 +302,7 @@ impl PeersInner {
 
     /// Announces a worker of this process that has its own node id.
     async fn announce_worker(&self, node: NodeId, lease: Duration) -> Result<()> {
-        let (methods, waited_locks, waiters) = (Vec::new(), Vec::new(), Vec::new());
-        let peer = PeerInfo { node, lease, methods, waited_locks, waiters, listen_only: true };
+        let peer = PeerInfo { listen_only: true, ..PeerInfo::new(node, lease) };
         self.store.announce(&peer).await?;
         let registered = self.workers().iter_mut().find(|worker| worker.node == node).map(|worker| {
             worker.announced_at = Some(clock::monotonic_now());

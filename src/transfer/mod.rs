@@ -363,8 +363,7 @@ impl TransferRun {
             self.report_progress(queue, true);
             let reply = self.stores.source.heartbeat(node).await?;
             for (suspect, _) in reply.suspects.iter().filter(|(_, suspect_queue)| suspect_queue == queue) {
-                let claim =
-                    Claim { queue: queue.to_owned(), max: 0, resync: false, suspect: Some(*suspect), kinds: None };
+                let claim = Claim { suspect: Some(*suspect), ..Claim::new(queue, 0) };
                 for _ in 0..TAKE_BACKS_MAX {
                     let reply = self.stores.source.claim(node.id, claim.clone()).await?;
                     if !reply.has_more {

@@ -164,7 +164,7 @@ mod tests {
         duly.push(Push::new("mail", "{}")).await.expect("pushes");
         let node = Node::fresh(vec!["default".into()]);
         duly.store.heartbeat(&node).await.expect("joins");
-        let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new("default", 1);
         duly.store.claim(node.id, claim).await.expect("claims").jobs.pop().expect("the job")
     }
 

@@ -193,7 +193,7 @@ async fn counts_saturate_at_their_maximum() {
 
     // One more crash, then one more failure.
     let node = duly::store::Node::fresh(Vec::new());
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = duly::store::Claim::new("default", 1);
     duly.store().heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     duly.store().leave(node.id).await.expect("leaves");
@@ -249,13 +249,8 @@ async fn unused_deferred_hint_is_pruned() {
     let (store, node) = (duly.store(), duly::store::Node::fresh(vec!["default".into()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");
     duly.push(Push::new("resize", "{}")).await.expect("pushes");
-    let claim = || duly::store::Claim {
-        queue: "default".into(),
-        max: 1,
-        resync: false,
-        suspect: None,
-        kinds: Some(["mail".to_owned()].into()),
-    };
+    let claim =
+        || duly::store::Claim { kinds: Some(["mail".to_owned()].into()), ..duly::store::Claim::new("default", 1) };
     let held = store.claim(node.id, claim()).await.expect("claims").jobs;
     let mut end =
         duly::store::AttemptEnd::from_held(&held[0], duly::Outcome::release(Duration::from_secs(2)), Duration::ZERO);

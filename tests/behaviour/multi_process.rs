@@ -39,14 +39,7 @@ impl File {
 }
 
 fn peer_info(node: NodeId) -> PeerInfo {
-    PeerInfo {
-        node,
-        lease: LEASE,
-        methods: vec!["m".into()],
-        waited_locks: Vec::new(),
-        waiters: Vec::new(),
-        listen_only: false,
-    }
+    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(node, LEASE) }
 }
 
 /// Announces a new peer and subscribes it to its messages.
@@ -163,7 +156,7 @@ async fn worker_and_peer_share_one_subscription() {
     let mut wakes = here.subscribe_wakes(node.id).await.expect("subscribes");
     let mut inbox = here.subscribe_messages(node.id, true).await.expect("subscribes");
     here.announce(&peer_info(node.id)).await.expect("announces");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = duly::store::Claim::new("default", 1);
     assert!(here.claim(node.id, claim).await.expect("claims").jobs.is_empty());
 
     assert_eq!(there.send(Recipient::All, b"hello").await.expect("sends"), 1);

@@ -176,14 +176,7 @@ impl TestStore {
     fn peer_info(&self, name: &'static str) -> PeerInfo {
         let existing = self.peers.lock().expect("not poisoned").get(name).map(|(peer, _)| peer.clone());
         let node_id = self.nodes.lock().expect("not poisoned").get(name).map(|(node, _)| node.id);
-        existing.unwrap_or_else(|| PeerInfo {
-            node: node_id.unwrap_or_else(NodeId::fresh),
-            lease: LEASE,
-            methods: Vec::new(),
-            waited_locks: Vec::new(),
-            waiters: Vec::new(),
-            listen_only: false,
-        })
+        existing.unwrap_or_else(|| PeerInfo::new(node_id.unwrap_or_else(NodeId::fresh), LEASE))
     }
 
     pub async fn push(&self, push: Push) -> PushResult {
@@ -250,7 +243,7 @@ impl Inbox {
 }
 
 pub fn claim(max: usize) -> Claim {
-    Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None }
+    Claim::new("default", max)
 }
 
 /// A job that tests recognise by its kind. It is kept when it is done.

@@ -45,7 +45,7 @@ async fn request_after_a_closed_connection_uses_another() {
     let proxy = Proxy::start(server.port());
     let duly = open(format!("redis://{}", proxy.address())).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = || Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = || Claim::new("default", 1);
     let request_all = async || {
         let (heartbeat, claimed) =
             (store.heartbeat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));

@@ -36,7 +36,7 @@ async fn every_operation_is_rejected(server: &Server) {
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let job = |n: usize| Push::new("ok", "{}").unique(format!("key {n}"));
     before.push_all((0..3).map(job)).await.expect("pushes");
-    let claim = |suspect| Claim { queue: "default".into(), max: 1, resync: false, suspect, kinds: None };
+    let claim = |suspect| Claim { suspect, ..Claim::new("default", 1) };
     let held = store.claim(node.id, claim(None)).await.expect("claims").jobs.remove(0);
     let conf = format!("{prefix}:queue:{{default}}:conf");
     server.ask(&["HSET", &conf, "format", "2"]);
@@ -94,7 +94,7 @@ async fn sidekiq_queue_with_a_newer_format_is_rejected() {
     let duly = Duly::open(server.url().replacen("redis://", "sidekiq://", 1)).await.expect("opens");
     server.ask(&["HSET", "duly:sidekiq:queue:{default}:conf", "format", "2"]);
     check("push", duly.push(Push::new("Echo", "[]")).await);
-    let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 1);
     check("claim", duly.store().claim(Node::fresh(vec!["default".into()]).id, claim).await);
     check("counts", duly.counts().await);
     assert_eq!(server.ask(&["EXISTS", "queue:default"]).text(), "0");

@@ -91,14 +91,7 @@ async fn quiet_peer_sends_no_requests() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
-    let peer = PeerInfo {
-        node,
-        lease: LEASE,
-        methods: vec!["m".into()],
-        waited_locks: Vec::new(),
-        waiters: Vec::new(),
-        listen_only: true,
-    };
+    let peer = PeerInfo { methods: vec!["m".into()], listen_only: true, ..PeerInfo::new(node, LEASE) };
     let _notifications = store.subscribe_messages(node, true).await.expect("subscribes");
     store.announce(&peer).await.expect("announces");
     let announcements = async {

@@ -13,14 +13,7 @@ use test_support::servers::{self, Binary, Direction, Proxy, Server};
 const TTL: Duration = Duration::from_secs(10);
 
 fn peer_info() -> PeerInfo {
-    PeerInfo {
-        node: NodeId::fresh(),
-        lease: LEASE,
-        methods: vec!["m".into()],
-        waited_locks: Vec::new(),
-        waiters: Vec::new(),
-        listen_only: false,
-    }
+    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(NodeId::fresh(), LEASE) }
 }
 
 fn lock_request(name: &str, node: NodeId) -> LockRequest {

@@ -46,7 +46,7 @@ async fn worked_queue_is_registered_again_after_data_loss() {
         drop(pusher);
         server.ask(&["SREM", "duly:peers:{duly}:queues", "mail"]);
         if claims {
-            let claim = Claim { queue: "mail".into(), max: 1, resync: false, suspect: None, kinds: None };
+            let claim = Claim::new("mail", 1);
             assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
         }
         assert!(!is_found(&observer).await);

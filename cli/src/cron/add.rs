@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use duly::cron::{CronRule, Missed, Overlap};
-use duly::{Priority, Push};
 
-use crate::exec::COMMAND_KIND;
-use crate::exit::{self, CliError};
 use crate::{Setup, push, store};
 
 /// Keep a rule: a pattern, and what to push at each of its times
@@ -52,29 +49,8 @@ pub(crate) struct CronAddArgs {
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     jitter: Option<Duration>,
 
-    /// Into this queue
-    #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
-    queue: String,
-
-    /// Before or after other ready jobs: low, normal, high, critical
-    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
-    priority: Priority,
-
-    /// How many attempts may fail before a job is dead
-    #[arg(long, value_name = "N", default_value_t = duly::bounds::DEFAULT_MAX_ATTEMPTS)]
-    max_attempts: u32,
-
-    /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::admin::parse_duration)]
-    timeout: Duration,
-
-    /// How long a job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
-    keep: Option<Duration>,
-
-    /// A word to find the jobs by; may be given several times
-    #[arg(long = "tag", value_name = "WORD")]
-    tags: Vec<String>,
+    #[command(flatten)]
+    options: push::JobOptions,
 }
 
 impl CronAddArgs {
@@ -89,22 +65,9 @@ impl CronAddArgs {
     fn build_rule(self) -> anyhow::Result<CronRule> {
         let (kind, args) = match self.kind {
             Some(kind) => (kind, self.args.unwrap_or_else(|| "null".to_owned())),
-            None => {
-                let argv: Option<Vec<&str>> = self.command.iter().map(|part| part.to_str()).collect();
-                let argv = argv.ok_or_else(|| CliError::new(exit::USAGE, "command: must be UTF-8 text"))?;
-                (COMMAND_KIND.to_owned(), push::command_job_args(&argv, None)?)
-            }
+            None => push::resolve_kind_and_args(None, None, &self.command)?,
         };
-        let mut job = Push::new(kind, args)
-            .queue(self.queue)
-            .priority(self.priority)
-            .max_attempts(self.max_attempts)
-            .timeout(self.timeout)
-            .tags(self.tags);
-        if let Some(keep) = self.keep {
-            job = job.keep(keep);
-        }
-        let rule = CronRule::new(self.name, self.pattern, job)?;
+        let rule = CronRule::new(self.name, self.pattern, self.options.build_push(kind, args))?;
         Ok(rule.tz(self.tz).missed(self.missed).overlap(self.overlap).jitter(self.jitter.unwrap_or_default()))
     }
 }

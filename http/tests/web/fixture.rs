@@ -168,7 +168,7 @@ async fn minute_of(
         Push::new(kind, args).queue(queue).max_attempts(3)
     };
     duly.push_all((0..jobs).map(push)).await.expect("pushed");
-    let claim = Claim { queue: queue.to_owned(), max: 1_000, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new(queue, 1_000);
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
     let (mut ends, mut tally) = (Vec::new(), StatCounters::default());
     for held in held {

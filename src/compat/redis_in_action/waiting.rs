@@ -40,20 +40,8 @@ impl WaitingItem {
         let item = self.item.as_ref()?;
         // An item does not carry its push time.
         let job = import::build_job(store, &self.queue, item.job_id(), item.name.clone(), item.args.clone(), 0);
-        Some(JobRecord {
-            job,
-            state: if self.due.is_some() { State::Scheduled } else { State::Ready },
-            due: from_micros(self.due.unwrap_or(0)),
-            attempts: 0,
-            crashes: 0,
-            node: None,
-            fence: None,
-            ended: None,
-            failures: Vec::new(),
-            progress: None,
-            result: None,
-            log: Vec::new(),
-        })
+        let state = if self.due.is_some() { State::Scheduled } else { State::Ready };
+        Some(JobRecord::new(job, state, from_micros(self.due.unwrap_or(0)), 0, 0))
     }
 }
 

@@ -155,20 +155,7 @@ async fn leave_idle_list(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Res
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
     let mut reply = store.run_script("claim", ConnectionRole::Worker, &LEAVE_IDLE, &cmd).await?;
     let has_more = reply.int()? == 1;
-    Ok(ClaimReply { has_more, ..empty_reply(reply.now) })
-}
-
-fn empty_reply(now: Micros) -> ClaimReply {
-    ClaimReply {
-        jobs: Vec::new(),
-        now: from_micros(now),
-        has_more: false,
-        next_due: None,
-        next_tick: None,
-        idle_rank: 0,
-        taken_back: 0,
-        suspect_has_more: false,
-    }
+    Ok(ClaimReply { has_more, ..ClaimReply::new(reply.now, Vec::new()) })
 }
 
 /// Returns all jobs of this queue that the node holds, in the order of their claims.
@@ -193,7 +180,7 @@ async fn resync(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claim
         }
     }
     remember_held(store, node, &keys.queue, held);
-    Ok(ClaimReply { jobs, ..empty_reply(now) })
+    Ok(ClaimReply::new(now, jobs))
 }
 
 /// Takes back a bounded number of entries from a node that may be dead. Returns how many, and whether it holds more.

@@ -59,20 +59,9 @@ impl LocatedEntry {
             EntryPosition::Done(until) => Some(until - micros(entry.job.keep)),
             _ => None,
         };
-        Some(JobRecord {
-            job: entry.job,
-            state,
-            due: from_micros(due),
-            attempts: entry.attempts,
-            crashes: entry.crashes,
-            node,
-            fence,
-            ended: ended.map(from_micros),
-            failures: entry.failures,
-            progress: None,
-            result: None,
-            log: Vec::new(),
-        })
+        let (ended, failures) = (ended.map(from_micros), entry.failures);
+        let record = JobRecord::new(entry.job, state, from_micros(due), entry.attempts, entry.crashes);
+        Some(JobRecord { node, fence, ended, failures, ..record })
     }
 
     fn has_id(&self, id: JobId) -> bool {

@@ -38,7 +38,7 @@ impl Store for Sqlite {
             let queue = tx.ensure_queue(&claim.queue)?;
             if claim.resync {
                 let jobs = claim::resync(tx, node_no, queue, &claim.queue)?;
-                return Ok(new_claim_reply(tx.now, jobs));
+                return Ok(ClaimReply::new(tx.now, jobs));
             }
             let taken_back = match claim.suspect {
                 Some(suspect) => nodes::take_back(tx, &registry, suspect, queue)?,
@@ -58,7 +58,7 @@ impl Store for Sqlite {
                 idle_rank,
                 taken_back,
                 suspect_has_more: taken_back == TAKE_BACK_MAX,
-                ..new_claim_reply(claimed.now, claimed.jobs)
+                ..ClaimReply::new(claimed.now, claimed.jobs)
             })
         };
         self.writer.write("claim", operation).await

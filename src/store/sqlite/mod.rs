@@ -156,18 +156,5 @@ impl Sqlite {
     }
 }
 
-fn new_claim_reply(now: Micros, jobs: Vec<crate::job::HeldJob>) -> ClaimReply {
-    ClaimReply {
-        jobs,
-        now: from_micros(now),
-        has_more: false,
-        next_due: None,
-        next_tick: None,
-        idle_rank: 0,
-        taken_back: 0,
-        suspect_has_more: false,
-    }
-}
-
 #[cfg(test)]
 mod tests;

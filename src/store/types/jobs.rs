@@ -26,6 +26,14 @@ pub struct Claim {
     pub kinds: Option<Arc<[String]>>,
 }
 
+impl Claim {
+    /// Returns a claim of at most `max` jobs of any kind from this queue.
+    #[must_use]
+    pub fn new(queue: impl Into<String>, max: usize) -> Self {
+        Claim { queue: queue.into(), max, resync: false, suspect: None, kinds: None }
+    }
+}
+
 /// The reply to a claim.
 #[derive(Debug)]
 pub struct ClaimReply {
@@ -45,6 +53,23 @@ pub struct ClaimReply {
     pub taken_back: usize,
     /// The suspect is dead and may hold more jobs: name it again.
     pub suspect_has_more: bool,
+}
+
+impl ClaimReply {
+    /// Returns the reply with these jobs, claimed at this time by the store's clock, and nothing else.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    pub(crate) fn new(now: crate::clock::Micros, jobs: Vec<HeldJob>) -> Self {
+        ClaimReply {
+            jobs,
+            now: crate::clock::from_micros(now),
+            has_more: false,
+            next_due: None,
+            next_tick: None,
+            idle_rank: 0,
+            taken_back: 0,
+            suspect_has_more: false,
+        }
+    }
 }
 
 /// How one attempt ended, as the store records it. Identifies the held job completely, so that holder, job and fence

@@ -1,6 +1,5 @@
 //! Locks: the requests of clients, the replies of the store, and locks as listed.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -8,6 +7,7 @@ use uuid::Uuid;
 
 use crate::job::Fence;
 use crate::node::NodeId;
+use crate::uuid_id::uuid_id;
 
 /// Most slots of a lock.
 pub const LOCK_SLOTS_MAX: u32 = 1_000;
@@ -24,38 +24,7 @@ pub const LOCK_PAGE_SIZE: usize = 500;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct LockOwner(Uuid);
-
-impl LockOwner {
-    /// Returns a new unique owner.
-    #[must_use]
-    pub fn fresh() -> Self {
-        LockOwner(Uuid::now_v7())
-    }
-
-    /// Returns the owner as 16 bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-
-    /// Returns the owner with these 16 bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        LockOwner(Uuid::from_bytes(bytes))
-    }
-}
-
-impl fmt::Display for LockOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for LockOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+uuid_id!(LockOwner);
 
 /// A request to acquire, extend or release a lock.
 #[derive(Clone, Debug)]

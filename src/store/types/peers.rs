@@ -27,6 +27,15 @@ pub struct PeerInfo {
     pub listen_only: bool,
 }
 
+impl PeerInfo {
+    /// Returns the announcement of a node that others can find, without methods and waits.
+    #[must_use]
+    pub fn new(node: NodeId, lease: Duration) -> Self {
+        let (methods, waited_locks, waiters) = (Vec::new(), Vec::new(), Vec::new());
+        PeerInfo { node, lease, methods, waited_locks, waiters, listen_only: false }
+    }
+}
+
 /// The reply to an announcement.
 #[derive(Clone, Debug, Default)]
 pub struct AnnounceReply {

@@ -38,7 +38,7 @@ impl RemoteNode {
             return self.check_queue(&queue);
         }
         let _one = self.claiming.lock().await;
-        let step_back = Claim { queue, max: 0, resync: false, suspect: None, kinds: None };
+        let step_back = Claim::new(queue, 0);
         if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
             tracing::debug!(%error, "a wake could not be passed on");
         }

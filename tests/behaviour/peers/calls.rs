@@ -49,14 +49,7 @@ pub async fn call_finds_the_live_node_among_dead_ones(location: Location) {
     let store = duly.store();
     for _ in 0..40 {
         // It is announced but has no subscription.
-        let dead = PeerInfo {
-            node: NodeId::fresh(),
-            lease: TIMEOUT,
-            methods: vec!["who".into()],
-            waited_locks: Vec::new(),
-            waiters: Vec::new(),
-            listen_only: false,
-        };
+        let dead = PeerInfo { methods: vec!["who".into()], ..PeerInfo::new(NodeId::fresh(), TIMEOUT) };
         store.announce(&dead).await.expect("announces");
     }
     for _ in 0..10 {
@@ -202,8 +195,7 @@ impl ManualPeer {
     async fn announce(store: Arc<dyn Store>) -> Self {
         let node = NodeId::fresh();
         let inbox = store.subscribe_messages(node, true).await.expect("subscribes");
-        let (methods, waited_locks, waiters) = (vec!["slow".into()], Vec::new(), Vec::new());
-        let info = PeerInfo { node, lease: TIMEOUT, methods, waited_locks, waiters, listen_only: false };
+        let info = PeerInfo { methods: vec!["slow".into()], ..PeerInfo::new(node, TIMEOUT) };
         store.announce(&info).await.expect("announces");
         ManualPeer { store, node, inbox }
     }

@@ -134,7 +134,7 @@ impl ManualNode {
     }
 
     pub async fn claim(&self, max: usize) -> Vec<HeldJob> {
-        let claim = || Claim { queue: self.queue.clone(), max: 500, resync: false, suspect: None, kinds: None };
+        let claim = || Claim::new(self.queue.clone(), 500);
         let mut held = Vec::new();
         while held.len() < max {
             let reply = self.duly.store().claim(self.node.id, claim()).await.expect("claims");

@@ -64,7 +64,7 @@ async fn server_backup_keeps_order_and_pauses() {
     copy.resume_queue("default").await.expect("resumes");
     let node = duly::store::Node::fresh(vec!["default".into()]);
     copy.store().heartbeat(&node).await.expect("sends a heartbeat");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, resync: false, suspect: None, kinds: None };
+    let claim = duly::store::Claim::new("default", 1_000);
     let jobs = copy.store().claim(node.id, claim).await.expect("claims").jobs;
     let args: Vec<String> = jobs.into_iter().map(|held| held.job.args).collect();
     assert_eq!(args, (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>());

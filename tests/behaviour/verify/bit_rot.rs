@@ -76,7 +76,7 @@ async fn assert_reported_or_harmless(case: &str, path: &Path, jobs: &Jobs) {
         Err(error) => assert!(is_reported, "{case}: verify reports nothing, but a list fails: {error}"),
     }
     let node = Node::fresh(vec!["default".into()]);
-    let claim = Claim { queue: "default".into(), max: 100, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 100);
     if duly.store().heartbeat(&node).await.is_ok()
         && let Ok(reply) = duly.store().claim(node.id, claim).await
     {

@@ -29,7 +29,7 @@ pub async fn populate(url: &str) -> Populated {
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let job = |kind: &str| Push::new(kind, "{\"n\":1}").keep(Duration::from_secs(3600));
     duly.push_all([job("done"), job("dead"), job("retried"), job("running").unique("r")]).await.expect("pushes");
-    let claim = Claim { queue: "default".into(), max: 4, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 4);
     for held in store.claim(node.id, claim).await.expect("claims").jobs {
         let outcome = match held.job.kind.as_str() {
             "done" => Outcome::Ack,

@@ -130,7 +130,7 @@ async fn impossible_counts_stop_no_operation() {
     sandbox.push([Push::new("held", "1")]).await;
     let (store, node) = (sandbox.duly.store(), Node::fresh(vec!["default".into()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");
-    let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 1);
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     sandbox.change("UPDATE duly_running SET attempts = -1, crashes = -7");
     store.leave(node.id).await.expect("leaves");

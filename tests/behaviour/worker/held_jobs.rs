@@ -15,7 +15,7 @@ async fn crashing_job_is_buried_without_using_attempts() {
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
     let id = duly.push(mail().max_attempts(1)).await.expect("pushes").id();
     let store = duly.store();
-    let claim = |suspect| duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect, kinds: None };
+    let claim = |suspect| duly::store::Claim { suspect, ..duly::store::Claim::new("default", 1) };
     let mut suspect = None;
     for _ in 0..4 {
         // A node that claims and disappears, like a process that its job has crashed.
@@ -66,7 +66,7 @@ async fn worker_runs_held_jobs_it_did_not_know_of() {
 
     // The worker has no free slot. A claim in its name with a lost reply leaves a held job that does not run.
     let lost = duly.push(mail()).await.expect("pushes").id();
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = duly::store::Claim::new("default", 1);
     let node = node.recv().await.expect("joined");
     assert_eq!(duly.store().claim(node, claim).await.expect("claims").jobs[0].job.id, lost);
 
@@ -103,7 +103,7 @@ async fn attempt_is_notified_after_its_job_was_taken_back() {
 
     // The outcome is recorded in its name, as if another node had taken the job over and finished it.
     let node = duly.nodes().await.expect("lists")[0].id;
-    let resync = duly::store::Claim { queue: "default".into(), max: 1, resync: true, suspect: None, kinds: None };
+    let resync = duly::store::Claim { resync: true, ..duly::store::Claim::new("default", 1) };
     let held = duly.store().claim(node, resync).await.expect("claims").jobs.remove(0);
     let end = duly::store::AttemptEnd::from_held(&held, Outcome::Ack, Duration::ZERO);
     duly.store().settle(node, vec![end]).await.expect("settles");

@@ -204,7 +204,7 @@ impl History {
         if self.bug == Some(Bug::ClaimsEarly) {
             self.clock.advance(Duration::from_millis(1));
         }
-        let claim = Claim { queue: queue.into(), max, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new(queue, max);
         let claimed = store.claim(self.nodes[node].id, claim).await.expect("claims");
         self.compare_claim(node, queue, max, claimed)
     }
@@ -316,7 +316,7 @@ impl History {
         }
         for queue in QUEUES {
             let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::NeverTakesBack));
-            let claim = Claim { queue: queue.into(), max: 2, resync: false, suspect, kinds: None };
+            let claim = Claim { suspect, ..Claim::new(queue, 2) };
             let claimed = store.claim(self.nodes[survivor].id, claim).await.expect("claims");
             same("take back", claimed.taken_back, self.model.take_back(dead_id, queue))?;
             self.compare_claim(survivor, queue, 2, claimed)?;
@@ -331,7 +331,7 @@ impl History {
             store.leave(self.nodes[2].id).await.expect("leaves");
         }
         let (suspect, queue) = (Some(self.nodes[2].id), QUEUES[0]);
-        let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect, kinds: None };
+        let claim = Claim { suspect, ..Claim::new(queue, 1) };
         let claimed = store.claim(self.nodes[1].id, claim).await.expect("claims");
         same("taken from a live node", claimed.taken_back, 0)?;
         self.compare_claim(1, queue, 1, claimed)

@@ -72,15 +72,7 @@ impl Outsider {
         let duly = location.open().await;
         let (store, node) = (duly.store(), NodeId::fresh());
         let notifications = store.subscribe_messages(node, true).await.expect("subscribes");
-        let peer = PeerInfo {
-            node,
-            lease: LONG,
-            methods: Vec::new(),
-            waited_locks: Vec::new(),
-            waiters: Vec::new(),
-            listen_only: false,
-        };
-        store.announce(&peer).await.expect("is there");
+        store.announce(&PeerInfo::new(node, LONG)).await.expect("is there");
         Outsider { duly, node, notifications }
     }
 

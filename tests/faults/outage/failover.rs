@@ -83,7 +83,7 @@ async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
     };
     tokio::time::timeout(6 * LONG, find_master).await.expect("the new master is found");
     for n in 0..5 {
-        let claim = Claim { queue: "red".into(), max: 10, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new("red", 10);
         store.claim(node.id, claim).await.expect("claims");
         // Earlier wakes are discarded: from here on only a message can wake.
         while wakes.try_recv().is_ok() {}
@@ -145,7 +145,7 @@ async fn master_at_its_connection_limit_keeps_existing_connections() {
     let servers = Sentinel::start(options(), CALM);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = |max| Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None };
+    let claim = |max| Claim::new("default", max);
     store.heartbeat(&node).await.expect("sends a heartbeat");
     store.claim(node.id, claim(1)).await.expect("claims");
     // More than fits into one reply: the rest would need another connection.

@@ -98,7 +98,7 @@ async fn cluster_opens_without_its_peers_shard() {
     let duly = open_without(&servers, &address).await;
     let (store, node) = (duly.store(), Node::fresh(vec![queue.clone()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");
-    let claim = Claim { queue, max: 10, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new(queue, 10);
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     // The first push of a process to a queue, which cannot register the queue's name now.
     duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes without it");

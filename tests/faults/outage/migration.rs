@@ -45,7 +45,7 @@ async fn push_with_replicas_follows_a_migrating_slot() {
     // A script runs on a migrating slot only if all its keys are present. So the queue gets jobs of all kinds, a
     // running job, a job removed from its list, and an idle node.
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
-    let claim = || Claim { queue: "red".into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = || Claim::new("red", 1);
     duly.push(push()).await.expect("pushes");
     store.heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 1);

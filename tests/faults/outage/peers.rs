@@ -25,7 +25,7 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     let mut node = Node::fresh(vec![old.clone()]);
     store.heartbeat(&node).await.expect("sends a heartbeat");
     duly.push(Push::new("mark", "null").queue(&old)).await.expect("pushes");
-    let claim = Claim { queue: old.clone(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new(old.clone(), 1);
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
 
     let replica = servers.replica_of(peers_master);

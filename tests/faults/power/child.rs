@@ -163,7 +163,7 @@ impl Pusher<'_> {
         let store = self.duly.store();
         let node = Node::fresh(vec!["held".into()]);
         store.heartbeat(&node).await.expect("sends a heartbeat");
-        let claim = Claim { queue: "held".into(), max: 3, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new("held", 3);
         assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 3);
     }
 }

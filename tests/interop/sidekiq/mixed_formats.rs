@@ -20,7 +20,7 @@ async fn in_action(sandbox: &Sandbox) -> Duly {
 /// Asserts that a claim from this queue fails with this reason.
 async fn assert_claim_fails(duly: &Duly, queue: &str, reason: &str) {
     let node = Node::fresh(vec![queue.into()]);
-    let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new(queue, 1);
     let error = duly.store().claim(node.id, claim).await.expect_err("rejected");
     assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
 }

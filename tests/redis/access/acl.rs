@@ -86,14 +86,8 @@ async fn all_operations(url: &str) {
 /// Locks, messages and connections.
 async fn peer_operations(store: &dyn Store) {
     let (lease, node) = (Duration::from_secs(3), NodeId::fresh());
-    let peer = PeerInfo {
-        node,
-        lease,
-        methods: vec!["m".into()],
-        waited_locks: vec!["l".into()],
-        waiters: Vec::new(),
-        listen_only: false,
-    };
+    let (methods, waited_locks) = (vec!["m".into()], vec!["l".into()]);
+    let peer = PeerInfo { methods, waited_locks, ..PeerInfo::new(node, lease) };
     let mut notifications = store.subscribe_messages(node, true).await.expect("subscribes");
     store.announce(&peer).await.expect("announces");
     let request = |slots| {
@@ -203,7 +197,7 @@ async fn query_and_change(duly: &Duly) {
 
 /// A node leaves with a claimed job; another takes it back, and resyncs its held jobs.
 async fn take_back(store: &dyn Store) {
-    let claim = |suspect, resync| Claim { queue: "default".into(), max: 1, resync, suspect, kinds: None };
+    let claim = |suspect, resync| Claim { resync, suspect, ..Claim::new("default", 1) };
     let node = async || {
         let node = Node::fresh(vec!["default".into()]);
         store.heartbeat(&node).await.expect("sends a heartbeat");
@@ -288,7 +282,7 @@ async fn missing_right_inside_a_script_is_reported() {
         store.heartbeat(&node).await.expect("sends a heartbeat");
         let soon = || Push::new("note", "{}").tag("red").after(Duration::from_millis(1));
         duly.push_all([soon(), soon()]).await.expect("push_every_way");
-        let claim = || Claim { queue: "default".into(), max: 9, resync: false, suspect: None, kinds: None };
+        let claim = || Claim::new("default", 9);
         let error = loop {
             match store.claim(node.id, claim()).await {
                 Ok(claimed) => assert!(claimed.jobs.is_empty(), "may not promote due jobs"),

@@ -71,7 +71,7 @@ fn fill(server: &Server) {
 /// Heartbeat, claim, every outcome, prune, leave.
 async fn settle_in_every_way(duly: &Duly) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = Claim { queue: "default".into(), max: 4, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 4);
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let jobs = store.claim(node.id, claim).await.expect("claims").jobs;
     let outcomes =

@@ -13,7 +13,7 @@ async fn push_delivers_its_job_to_an_idle_node(location: Location) {
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let mut wakes = store.subscribe_wakes(node.id).await.expect("subscribes");
     store.accept_deliveries(node.id, None).await.expect("accepts");
-    let claim = || Claim { queue: "default".into(), max: 10, resync: false, suspect: None, kinds: None };
+    let claim = || Claim::new("default", 10);
     let mut is_delivered = Vec::new();
     for _ in 0..3 {
         store.claim(node.id, claim()).await.expect("claims");

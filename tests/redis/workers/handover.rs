@@ -162,7 +162,7 @@ async fn jobs_of_a_silent_node_start_elsewhere(location: Location) {
     node.lease = LEASE;
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let last_heartbeat = Instant::now();
-    let claim = Claim { queue: "default".into(), max: JOBS, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", JOBS);
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), JOBS);
     let mut survivor = Running::start(&duly, LONG, true).await;
     let (started, last) = survivor.wait_for_starts(JOBS).await;

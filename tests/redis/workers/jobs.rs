@@ -130,7 +130,7 @@ async fn job_is_not_claimed_before_due(location: Location) {
         let push = Push::new("due", "{}");
         let push = if n % 3 == 0 { push.after(Duration::from_micros(200)) } else { push };
         pusher.push(push).await.expect("pushes");
-        let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new("default", 1);
         let claimed = store.claim(node.id, claim).await.expect("claims");
         for held in &claimed.jobs {
             assert!(held.due <= claimed.now, "{:?} early", held.due.duration_since(claimed.now));
@@ -186,7 +186,7 @@ async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));
     dead.lease = Duration::from_secs(1);
     store.heartbeat(&dead).await.expect("sends a heartbeat");
-    let claim = Claim { queue: "default".to_owned(), max: 1, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 1);
     assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
     let is_alive = async || duly.nodes().await.expect("a reply").iter().any(|node| node.id == dead.id && node.alive);
     let lease_end = async {

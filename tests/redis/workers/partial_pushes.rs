@@ -75,7 +75,7 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
     duly.push_all([Push::new("mail", "1"), Push::new("mail", "2")]).await.expect("pushes");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");
-    let claim = Claim { queue: "default".into(), max: 2, resync: false, suspect: None, kinds: None };
+    let claim = Claim::new("default", 2);
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
     let retry = Outcome::retry(Duration::from_secs(60), "oh");
     let end = |index: usize, outcome: &Outcome| AttemptEnd::from_held(&held[index], outcome.clone(), Duration::ZERO);

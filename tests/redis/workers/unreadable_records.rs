@@ -80,7 +80,7 @@ async fn ready_entries_without_a_record_are_dropped(location: Location) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");
     for _ in 0..2 {
-        let claim = Claim { queue: "default".into(), max: 1_000, resync: false, suspect: None, kinds: None };
+        let claim = Claim::new("default", 1_000);
         assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
     }
     let counts = &duly.counts().await.expect("counts")[0];
@@ -102,7 +102,7 @@ async fn job_with_deleted_failures_runs_once(location: Location) {
         }
         let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
         store.heartbeat(&node).await.expect("sends a heartbeat");
-        let claim = |resync| Claim { queue: "default".into(), max: 1, resync, suspect: None, kinds: None };
+        let claim = |resync| Claim { resync, ..Claim::new("default", 1) };
         let held = store.claim(node.id, claim(false)).await.expect("claims").jobs.remove(0);
         delete_meta(&location);
         let resynced = store.claim(node.id, claim(true)).await.expect("claims").jobs.remove(0);
@@ -127,7 +127,7 @@ async fn dead_node_with_wrong_count_causes_no_busy_loop(location: Location) {
     }
     let [dead, busy, searching] = &nodes;
     duly.push_all((0..6_010).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
-    let claim = |max, suspect| Claim { queue: "default".into(), max, resync: false, suspect, kinds: None };
+    let claim = |max, suspect| Claim { suspect, ..Claim::new("default", max) };
     assert_eq!(store.claim(dead.id, claim(10, None)).await.expect("claims").jobs.len(), 10);
     for _ in 0..6 {
         assert_eq!(store.claim(busy.id, claim(1_000, None)).await.expect("claims").jobs.len(), 1_000);

@@ -220,20 +220,7 @@ async fn leave_idle_list(store: &Redis, node: NodeId, keys: &QueueKeys) -> Resul
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
     let mut reply = store.run_script("claim", ConnectionRole::Worker, keys.slot, &script::LEAVE_IDLE, &cmd).await?;
     let has_more = reply.int()? == 1;
-    Ok(ClaimReply { has_more, ..empty_reply(&reply) })
-}
-
-fn empty_reply(reply: &ScriptReply) -> ClaimReply {
-    ClaimReply {
-        jobs: Vec::new(),
-        now: from_micros(reply.now),
-        has_more: false,
-        next_due: None,
-        next_tick: None,
-        idle_rank: 0,
-        taken_back: 0,
-        suspect_has_more: false,
-    }
+    Ok(ClaimReply { has_more, ..ClaimReply::new(reply.now, Vec::new()) })
 }
 
 /// Returns all jobs that the node holds in the queue, in the order of their claims.
@@ -248,7 +235,7 @@ async fn resync(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<ClaimRe
         jobs.extend(found.filter(|held| seen.insert(held.job.id)));
         if cursor == "0" {
             jobs.sort_by_key(|held| (held.fence, held.job.id));
-            return Ok(ClaimReply { jobs, ..empty_reply(&reply) });
+            return Ok(ClaimReply::new(reply.now, jobs));
         }
     }
     Err(Error::store("claim", "too many held jobs in this queue to resync"))

@@ -369,20 +369,8 @@ fn parse_server_cursor(digits: &[u8]) -> i64 {
 }
 
 fn running_record(node: crate::NodeId, held: crate::job::HeldJob) -> JobRecord {
-    JobRecord {
-        job: held.job,
-        state: State::Running,
-        due: held.due,
-        attempts: held.attempts,
-        crashes: held.crashes,
-        node: Some(node),
-        fence: Some(held.fence),
-        ended: None,
-        failures: Vec::new(),
-        progress: None,
-        result: None,
-        log: Vec::new(),
-    }
+    let record = JobRecord::new(held.job, State::Running, held.due, held.attempts, held.crashes);
+    JobRecord { node: Some(node), fence: Some(held.fence), ..record }
 }
 
 impl RedisListCursor {

@@ -109,10 +109,8 @@ pub(crate) fn build_record(
         StateDetail::Done(_) => State::Done,
         StateDetail::Dead => State::Dead,
     };
-    let (attempts, crashes) = (meta.attempts, meta.crashes);
-    let (failures, log) = (Vec::new(), Vec::new());
-    let due = from_micros(due);
-    JobRecord { job, state, due, attempts, crashes, node, fence, ended, failures, progress: None, result: None, log }
+    let record = JobRecord::new(job, state, from_micros(due), meta.attempts, meta.crashes);
+    JobRecord { node, fence, ended, ..record }
 }
 
 /// Implements `Store::remove`.

@@ -41,15 +41,15 @@ pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite:
     let Some(position) = state::find_position(conn, job_no)? else {
         return Ok(None);
     };
-    let mut record = match position {
-        JobPosition::Scheduled { due, attempts, crashes } => new_record(job, State::Scheduled, due, attempts, crashes),
-        JobPosition::Ready { due, attempts, crashes, .. } => new_record(job, State::Ready, due, attempts, crashes),
-        JobPosition::Running { due, attempts, crashes, .. } => new_record(job, State::Running, due, attempts, crashes),
+    let (state, due, attempts, crashes) = match position {
+        JobPosition::Scheduled { due, attempts, crashes } => (State::Scheduled, due, attempts, crashes),
+        JobPosition::Ready { due, attempts, crashes, .. } => (State::Ready, due, attempts, crashes),
+        JobPosition::Running { due, attempts, crashes, .. } => (State::Running, due, attempts, crashes),
         JobPosition::Ended { state, due, attempts, crashes, .. } => {
-            let state = if state == STATE_DONE { State::Done } else { State::Dead };
-            new_record(job, state, due, attempts, crashes)
+            (if state == STATE_DONE { State::Done } else { State::Dead }, due, attempts, crashes)
         }
     };
+    let mut record = JobRecord::new(job, state, from_micros(due), attempts, crashes);
     match position {
         JobPosition::Running { node_no: node, fence, .. } => {
             record.fence = Some(Fence(fence.unsigned_abs()));
@@ -59,23 +59,6 @@ pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite:
         JobPosition::Scheduled { .. } | JobPosition::Ready { .. } => {}
     }
     Ok(Some(record))
-}
-
-fn new_record(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> JobRecord {
-    JobRecord {
-        job,
-        state,
-        due: from_micros(due),
-        attempts,
-        crashes,
-        node: None,
-        fence: None,
-        ended: None,
-        failures: Vec::new(),
-        progress: None,
-        result: None,
-        log: Vec::new(),
-    }
 }
 
 fn find_node_id(conn: &Connection, node_no: i64) -> rusqlite::Result<Option<NodeId>> {

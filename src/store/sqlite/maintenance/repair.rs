@@ -125,39 +125,34 @@ fn repair_positions(tx: &Tx<'_>) -> rusqlite::Result<()> {
         "{POSITIONS_CTE} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM positions)"
     );
     for sql in [misplaced, &homeless] {
-        let found: Vec<(i64, i64, u32, u32)> = tx
-            .conn
-            .prepare(sql)?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-            .collect::<rusqlite::Result<_>>()?;
-        for (job_no, due, attempts, crashes) in found {
-            let (queue, priority) = read_queue_and_priority(tx, job_no)?;
-            state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, due, attempts, crashes)?;
-        }
+        insert_all_ready(tx, sql)?;
     }
     Ok(())
 }
 
-fn read_queue_and_priority(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
-    tx.statement("SELECT queue_no, priority FROM duly_job WHERE job_no = ?1")?
-        .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))
+/// Makes jobs ready. The query returns the number, due time, attempts and crashes of each.
+fn insert_all_ready(tx: &Tx<'_>, sql: &str) -> rusqlite::Result<()> {
+    let found: Vec<(i64, i64, u32, u32)> = tx
+        .conn
+        .prepare(sql)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (job_no, due, attempts, crashes) in found {
+        let (queue, priority) = tx
+            .statement("SELECT queue_no, priority FROM duly_job WHERE job_no = ?1")?
+            .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, due, attempts, crashes)?;
+    }
+    Ok(())
 }
 
 /// Makes running jobs ready if their node is unknown.
 fn repair_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    let found: Vec<(i64, i64, u32, u32)> = tx
-        .conn
-        .prepare(
-            "DELETE FROM duly_running WHERE node_no NOT IN (SELECT node_no FROM duly_node)
-             RETURNING job_no, due_at, attempts, crashes",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    for (job_no, due, attempts, crashes) in found {
-        let (queue, priority) = read_queue_and_priority(tx, job_no)?;
-        state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, due, attempts, crashes)?;
-    }
-    Ok(())
+    insert_all_ready(
+        tx,
+        "DELETE FROM duly_running WHERE node_no NOT IN (SELECT node_no FROM duly_node)
+         RETURNING job_no, due_at, attempts, crashes",
+    )
 }
 
 /// Sets when rules are checked, and the first check of each queue.
