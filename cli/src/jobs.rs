@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use duly::job::Due;
-use duly::{Duly, Filter, JobId, JobRecord, Priority, State};
+use duly::{Duly, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
 

@@ -4,7 +4,6 @@
 //! The default is to deny: a path that is not in [`is_public`] requires an identity.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
@@ -18,8 +17,8 @@ use duly::admin::{Role, TokenSecret};
 
 use super::credential::Credential;
 use super::identity::Identity;
-use super::problem::Problem;
-use super::server::{App, WAIT_MAX};
+use super::problem::{Problem, Result};
+use super::server::{App, AppState, WAIT_MAX};
 use super::{audit, pages, sessions};
 
 /// The timeout of a request: longer than the longest wait.
@@ -59,7 +58,7 @@ fn is_safe(method: &Method) -> bool {
 }
 
 /// The middleware around all routes: checks a request, runs it, audits it, and adds headers to the response.
-pub(super) async fn handle_request(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn handle_request(State(app): AppState, request: Request, next: Next) -> Response {
     let (mut request, body) = request.into_parts();
     let id = request_id(&request.headers);
     let (method, uri) = (request.method.clone(), request.uri.clone());
@@ -152,7 +151,7 @@ fn missing_token(app: &App) -> Problem {
 }
 
 /// Identifies the client by an extension of the request, its token, its session or its address, in this order.
-async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Client>, Problem> {
+async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Client>> {
     if let Some(identity) = request.extensions.get::<Identity>() {
         return Ok(Some((identity.clone(), Credential::Trusted)));
     }
@@ -181,13 +180,9 @@ fn is_proxied(headers: &HeaderMap) -> bool {
 
 /// Identifies the client by its token. After too many wrong tokens from an address, only a valid token is accepted from it:
 /// other clients may share the address.
-pub(super) async fn identify_by_token(
-    app: &App,
-    secret: &TokenSecret,
-    from: Option<IpAddr>,
-) -> Result<Identity, Problem> {
+pub(super) async fn identify_by_token(app: &App, secret: &TokenSecret, from: Option<IpAddr>) -> Result<Identity> {
     let address = from.map_or("unknown".to_owned(), |from| from.to_string());
-    let find = async || -> Result<Option<Identity>, Problem> {
+    let find = async || -> Result<Option<Identity>> {
         let tokens = app.tokens.get(&app.duly).await?;
         Ok(tokens.find_by_secret(secret).map(|token| Identity::new(&*token.name, token.role)))
     };
@@ -212,7 +207,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<TokenSecret> {
 
 /// Returns a 421 for a `Host` that is not allowed, which stops DNS rebinding. Probes may also use an IP address: rebinding
 /// needs a name.
-fn check_host(app: &App, request: &Parts) -> Result<(), Problem> {
+fn check_host(app: &App, request: &Parts) -> Result<()> {
     let header = || request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = request.uri.host().or_else(header).unwrap_or_default().to_ascii_lowercase();
     let bare = without_port(&host);
@@ -241,7 +236,7 @@ fn without_port(host: &str) -> &str {
 }
 
 /// Returns a 403 for a change from another site. Browsers send the origin; other clients send neither header.
-fn check_origin(method: &Method, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
+fn check_origin(method: &Method, headers: &HeaderMap, uri: &Uri) -> Result<()> {
     if is_safe(method) {
         return Ok(());
     }

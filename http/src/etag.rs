@@ -10,7 +10,7 @@ use duly::cron::CronRecord;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::problem::Problem;
+use super::problem::{Problem, Result};
 
 /// The number of bytes of the digest in a tag.
 const TAG_BYTES: usize = 12;
@@ -41,7 +41,7 @@ pub(crate) fn header(tag: &str) -> HeaderMap {
 pub(crate) struct IfMatch(Option<String>);
 
 impl IfMatch {
-    pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self> {
         let Some(value) = headers.get(header::IF_MATCH) else {
             return Ok(IfMatch(None));
         };
@@ -50,7 +50,7 @@ impl IfMatch {
     }
 
     /// Returns a 412 unless the current tag matches; `None` if the setting does not exist yet.
-    pub(crate) fn check(&self, current: Option<&str>) -> Result<(), Problem> {
+    pub(crate) fn check(&self, current: Option<&str>) -> Result<()> {
         match self.matches(current) {
             true => Ok(()),
             false => Err(precondition_failed()),

@@ -1,13 +1,12 @@
 //! The liveness and readiness probes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::problem::Problem;
-use super::server::App;
+use super::problem::{Problem, Result};
+use super::server::AppState;
 
 /// The store must respond within this time.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,7 +19,7 @@ pub(super) async fn liveness() -> &'static str {
 }
 
 /// `GET /readyz`: the store responds.
-pub(super) async fn readiness(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
+pub(super) async fn readiness(State(app): AppState) -> Result<&'static str> {
     let not_ready =
         || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", "the store does not answer").retry_after(1);
     match tokio::time::timeout(STORE_TIMEOUT, app.tokens.get_within(&app.duly, RESPONSE_AGE_MAX)).await {

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use duly::Filter;
 use duly::admin::Role;
 
-use super::problem::Problem;
+use super::problem::{Problem, Result};
 
 /// The client that sends a request. A service around the router may put its own identity into the request's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Identity {
     }
 
     /// Returns a 403 unless the client has at least this role.
-    pub(crate) fn require(&self, role: Role) -> Result<(), Problem> {
+    pub(crate) fn require(&self, role: Role) -> Result<()> {
         if self.role >= role {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Identity {
     }
 
     /// Returns a 403 for a filter on args unless the client may see args.
-    pub(crate) fn require_for_filter(&self, filter: &Filter) -> Result<(), Problem> {
+    pub(crate) fn require_for_filter(&self, filter: &Filter) -> Result<()> {
         match filter.uses_args() {
             true => self.require(Role::Operator),
             false => Ok(()),

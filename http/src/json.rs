@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::identity::Identity;
 use super::json_pointer;
-use super::problem::Problem;
+use super::problem::{Problem, Result};
 use super::server::App;
 
 /// The most bytes of a body: the longest args, every byte of them escaped, and the fields around them.
@@ -42,7 +42,7 @@ pub(super) struct QueryParams<T>(pub(super) T);
 pub(super) struct PathParam<T>(pub(super) T);
 
 /// Reads a whole body of at most `max` bytes.
-pub(super) async fn read_body(request: Request, max: usize) -> Result<axum::body::Bytes, Problem> {
+pub(super) async fn read_body(request: Request, max: usize) -> Result<axum::body::Bytes> {
     let too_large = || {
         let detail = format!("the body has more than {max} bytes; send it in parts");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
@@ -58,7 +58,7 @@ pub(super) async fn read_body(request: Request, max: usize) -> Result<axum::body
 }
 
 /// Parses JSON text.
-pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, Problem> {
+pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T> {
     if json_pointer::nesting_depth(text) > DEPTH_MAX {
         return Err(not_json(format!("nested more than {DEPTH_MAX} deep")));
     }
@@ -72,7 +72,7 @@ pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, 
 }
 
 /// Parses one line of NDJSON. Errors contain its number, from 1.
-pub(super) fn parse_line<'a, T: serde::Deserialize<'a>>(line: &'a [u8], number: usize) -> Result<T, Problem> {
+pub(super) fn parse_line<'a, T: serde::Deserialize<'a>>(line: &'a [u8], number: usize) -> Result<T> {
     parse(line).map_err(|problem| {
         // The parser numbers every line 1.
         let message = problem.detail.replace("at line 1 column", "at column");
@@ -97,7 +97,7 @@ pub(super) fn wrong_type(expected: &str) -> Problem {
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self> {
         if content_type(request.headers()) != "application/json" {
             return Err(wrong_type("application/json"));
         }
@@ -111,7 +111,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
 impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for OptionalJson<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self> {
         let kind = content_type(request.headers());
         let idempotency = IdempotencyCheck::new(&request)?;
         let text = read_body(request, BODY_BYTES_MAX).await?;
@@ -134,7 +134,7 @@ struct EmptyObject {}
 impl FromRequest<Arc<App>> for NoBody {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self> {
         let OptionalJson(EmptyObject {}) = OptionalJson::from_request(request, app).await?;
         Ok(NoBody)
     }
@@ -143,7 +143,7 @@ impl FromRequest<Arc<App>> for NoBody {
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|query| QueryParams(query.0)).map_err(|error| {
             let message = error.body_text();
@@ -160,7 +160,7 @@ where
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let Path(name) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Problem::invalid("path", "must be UTF-8 text, percent-encoded"))?;
@@ -175,13 +175,13 @@ where
 pub(super) struct IdempotencyCheck(Option<(String, String)>);
 
 impl IdempotencyCheck {
-    pub(super) fn new(request: &Request) -> Result<Self, Problem> {
+    pub(super) fn new(request: &Request) -> Result<Self> {
         let key = scoped_key(request.headers(), request.extensions().get::<Identity>())?;
         Ok(IdempotencyCheck(key.map(|key| (key, format!("{} {}", request.method(), request.uri().path())))))
     }
 
     /// Returns an error if the client has sent the same key with another request.
-    pub(super) fn check(&self, app: &App, body: &[u8]) -> Result<(), Problem> {
+    pub(super) fn check(&self, app: &App, body: &[u8]) -> Result<()> {
         let Some((key, target)) = &self.0 else {
             return Ok(());
         };
@@ -199,13 +199,13 @@ pub(super) struct IdempotencyKey(pub(super) Option<String>);
 impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         scoped_key(&parts.headers, parts.extensions.get::<Identity>()).map(IdempotencyKey)
     }
 }
 
 /// Returns the idempotency key of a request, prefixed by its client: clients do not share keys.
-fn scoped_key(headers: &HeaderMap, identity: Option<&Identity>) -> Result<Option<String>, Problem> {
+fn scoped_key(headers: &HeaderMap, identity: Option<&Identity>) -> Result<Option<String>> {
     let Some(key) = headers.get("idempotency-key") else {
         return Ok(None);
     };

@@ -1,7 +1,6 @@
 //! Signing in from a browser: a token creates a session, and the browser keeps only the session id.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use axum::Form;
 use axum::extract::{ConnectInfo, Request, State};
@@ -12,8 +11,8 @@ use serde::Deserialize;
 
 use super::auth;
 use super::pages::local_path_or;
-use super::problem::Problem;
-use super::server::App;
+use super::problem::Result;
+use super::server::AppState;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,10 +25,10 @@ pub(super) struct LoginForm {
 
 /// `POST /login`: signs in with a token.
 pub(super) async fn sign_in(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     info: Option<axum::Extension<ConnectInfo<SocketAddr>>>,
     Form(form): Form<LoginForm>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let from = info.map(|info| info.0.0.ip().to_canonical());
     let secret = TokenSecret::new(form.token.trim());
     auth::identify_by_token(&app, &secret, from).await?;
@@ -40,7 +39,7 @@ pub(super) async fn sign_in(
 }
 
 /// `POST /logout`: ends the session.
-pub(super) async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap, _: Request) -> Response {
+pub(super) async fn sign_out(State(app): AppState, headers: HeaderMap, _: Request) -> Response {
     let cookie = app.sessions.remove(&headers, app.options.secure);
     ([(header::SET_COOKIE, cookie)], Redirect::to(&app.link("/login"))).into_response()
 }

@@ -3,15 +3,14 @@
 //! There is no registry in the process. The store counts, so all servers of a store report the same numbers.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use super::identity::Identity;
-use super::problem::Problem;
-use super::server::App;
+use super::problem::Result;
+use super::server::AppState;
 use duly::Error;
 use duly::State as JobState;
 use duly::admin::{Histogram, QueueCounts, StatCounters};
@@ -19,7 +18,7 @@ use duly::admin::{Histogram, QueueCounts, StatCounters};
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns all metrics in the text format of Prometheus.
-pub(super) async fn metrics(State(app): State<Arc<App>>, _: Identity) -> Result<Response, Problem> {
+pub(super) async fn metrics(State(app): AppState, _: Identity) -> Result<Response> {
     let counts = app.duly.counts().await?;
     let mut text = String::new();
     write_job_counts(&mut text, &counts);

@@ -19,6 +19,9 @@ pub(super) fn store_errors() -> u64 {
 /// The prefix of the `type` field; docs/reference/errors.md explains the codes.
 const TYPES: &str = "urn:duly:error:";
 
+/// The result of a request.
+pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
+
 /// An error response: without internals, with the wrong field and how to correct it.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {

@@ -163,6 +163,9 @@ impl Server {
     }
 }
 
+/// The extractor of the state that all requests share.
+pub(crate) type AppState = axum::extract::State<Arc<App>>;
+
 /// The state that all requests share.
 pub(crate) struct App {
     pub(crate) duly: Duly,

@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::credential::Credential;
 use super::identity::Identity;
-use super::problem::Problem;
+use super::problem::{Problem, Result};
 use super::server::App;
 
 /// The interval of keep-alive comments, which stop proxies from closing the connection, and of credential checks on an
@@ -45,7 +45,7 @@ pub(crate) struct StreamSlot {
 
 impl StreamSlot {
     /// Takes a slot for one more stream of this client; a 429 if it has too many.
-    pub(crate) fn acquire(app: &Arc<App>, identity: &Identity, credential: Credential) -> Result<Self, Problem> {
+    pub(crate) fn acquire(app: &Arc<App>, identity: &Identity, credential: Credential) -> Result<Self> {
         let max = (app.options.connections / CONNECTION_SHARE).max(STREAMS_MIN);
         let mut counts = app.streams.counts();
         let open = counts.get(&identity.name).copied().unwrap_or(0);

@@ -17,8 +17,8 @@ use super::queues::Name;
 use super::{PREFIX, Problems};
 use crate::identity::{Identity, Operator};
 use crate::json::{Json, PathParam};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
@@ -137,7 +137,7 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
 #[utoipa::path(post, path = "/jobs/actions", tag = "jobs", request_body = ActionBody,
     responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
               (status = 202, body = Operation, description = "it has begun"), Problems))]
-async fn start(State(app): State<Arc<App>>, _: Operator, Json(body): Json<ActionBody>) -> Result<Response, Problem> {
+async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) -> Result<Response> {
     let filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
     if filter.is_all() && !body.all {
         return Err(Problem::invalid("/filter", "means every job; say `\"all\": true` if that is what you want"));
@@ -192,11 +192,7 @@ async fn run(app: Arc<App>, id: String, bulk: BulkOperation<'static>) {
 /// Get the progress of a bulk action
 #[utoipa::path(get, path = "/operations/{id}", tag = "jobs", params(("id" = String, Path, description = "what starting it has told")),
     responses((status = 200, body = Operation), Problems))]
-async fn get(
-    State(app): State<Arc<App>>,
-    _: Identity,
-    PathParam(Name(id)): PathParam<Name>,
-) -> Result<axum::Json<Operation>, Problem> {
+async fn get(State(app): AppState, _: Identity, PathParam(Name(id)): PathParam<Name>) -> Result<axum::Json<Operation>> {
     let found = app.operations.all().iter().find(|operation| operation.id == id).cloned();
     Ok(axum::Json(found.ok_or_else(|| Error::not_found("operation", id))?))
 }

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use super::{Problems, next_link, page_size};
 use crate::identity::Operator;
 use crate::json::QueryParams;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
 use duly::admin::AuditRecord;
 
@@ -72,10 +72,10 @@ struct AuditEntries {
 /// List administrative requests, newest first: the last 10,000
 #[utoipa::path(get, path = "/audit", tag = "audit", params(AuditListParams), responses((status = 200, body = AuditEntries), Problems))]
 async fn list(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     QueryParams(params): QueryParams<AuditListParams>,
-) -> Result<(HeaderMap, axum::Json<AuditEntries>), Problem> {
+) -> Result<(HeaderMap, axum::Json<AuditEntries>)> {
     let page_size = page_size(params.limit);
     let entries = app.duly.audit_entries(params.cursor, page_size).await?;
     let next = entries.last().filter(|_| entries.len() == page_size).map(|last| last.number.to_string());

@@ -15,8 +15,8 @@ use super::Problems;
 use super::push::{PushBody, PushedView};
 use crate::identity::Pusher;
 use crate::json::{self, BULK_BYTES_MAX, IdempotencyCheck, IdempotencyKey};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::Push;
 use duly::bounds::PUSH_MAX;
 
@@ -43,11 +43,11 @@ struct BulkPushResponse {
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
     responses((status = 200, body = BulkPushResponse), Problems))]
 async fn push_all(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Pusher,
     IdempotencyKey(key): IdempotencyKey,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let is_ndjson = match json::content_type(request.headers()).as_str() {
         "application/json" => false,
         kind if NDJSON.contains(&kind) => true,
@@ -63,7 +63,7 @@ async fn push_all(
     Ok(axum::Json(BulkPushResponse { jobs, new }).into_response())
 }
 
-fn jobs_from_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
+fn jobs_from_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>> {
     let PushList(bodies) = json::parse(text)?;
     build_jobs(app, bodies.into_iter().map(Ok), key)
 }
@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for PushListVisitor {
     }
 }
 
-fn jobs_from_lines(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
+fn jobs_from_lines(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>> {
     let lines = (1..).zip(text.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty());
     let parse = |(at, (number, line))| {
         json::parse_line(line, number).map_err(|problem| problem.prefix_pointers(&format!("/{at}")))
@@ -107,11 +107,7 @@ fn jobs_from_lines(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Pu
     build_jobs(app, lines.enumerate().map(parse), key)
 }
 
-fn build_jobs(
-    app: &App,
-    bodies: impl Iterator<Item = Result<PushBody, Problem>>,
-    key: Option<String>,
-) -> Result<Vec<Push>, Problem> {
+fn build_jobs(app: &App, bodies: impl Iterator<Item = Result<PushBody>>, key: Option<String>) -> Result<Vec<Push>> {
     let mut jobs = Vec::new();
     for (at, body) in bodies.enumerate() {
         if at == PUSH_MAX {
@@ -130,7 +126,7 @@ fn build_jobs(
 mod tests {
     use super::*;
 
-    fn read(items: usize, last: &str) -> Result<usize, Problem> {
+    fn read(items: usize, last: &str) -> Result<usize> {
         let text = format!("[{}{last}]", r#"{"kind":"a"},"#.repeat(items));
         json::parse::<PushList>(text.as_bytes()).map(|bodies| bodies.0.len())
     }

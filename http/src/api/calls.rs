@@ -14,8 +14,8 @@ use super::Problems;
 use super::queues::Name;
 use crate::identity::Identity;
 use crate::json::{OptionalJson, PathParam};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::NodeId;
 use duly::admin::Role;
 
@@ -70,11 +70,11 @@ struct CallReplies {
 #[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
     params(("method" = String, Path, description = "what to run")), responses((status = 200, body = CallReplies), Problems))]
 async fn call(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     PathParam(Name(method)): PathParam<Name>,
     OptionalJson(body): OptionalJson<CallBody>,
-) -> Result<axum::Json<CallReplies>, Problem> {
+) -> Result<axum::Json<CallReplies>> {
     // The built-in methods control the node.
     identity.require(if method.starts_with("duly.") { Role::Operator } else { Role::Pusher })?;
     let args = body.args.unwrap_or_else(|| RawValue::NULL.to_owned());

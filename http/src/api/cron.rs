@@ -18,8 +18,8 @@ use super::{PreconditionFailed, Problems};
 use crate::etag::{self, IfMatch};
 use crate::identity::{Identity, Operator};
 use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use crate::views::{millis, raw_json, rfc3339, unix_ms};
 use duly::Error;
 use duly::Push;
@@ -148,7 +148,7 @@ struct Rules {
 
 /// List rules
 #[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
-async fn list(State(app): State<Arc<App>>, identity: Identity) -> Result<axum::Json<Rules>, Problem> {
+async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rules>> {
     let rules = app.duly.crons().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
     Ok(axum::Json(Rules { rules }))
 }
@@ -157,10 +157,10 @@ async fn list(State(app): State<Arc<App>>, identity: Identity) -> Result<axum::J
 #[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its state, for If-Match"))), Problems))]
 async fn get(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     PathParam(Name(name)): PathParam<Name>,
-) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
+) -> Result<(HeaderMap, axum::Json<RuleView>)> {
     let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron", name))?;
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
@@ -174,12 +174,12 @@ async fn get(
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")),
     responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its new state, for If-Match"))), Problems, PreconditionFailed))]
 async fn put(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Operator(identity): Operator,
     headers: HeaderMap,
     PathParam(Name(name)): PathParam<Name>,
     Json(body): Json<RuleBody>,
-) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
+) -> Result<(HeaderMap, axum::Json<RuleView>)> {
     if body.kind == COMMAND && !app.options.commands {
         return Err(Problem::forbidden(
             "rules that run programs are not made over HTTP; start the server with --allow-commands",
@@ -192,7 +192,7 @@ async fn put(
 }
 
 impl RuleBody {
-    fn into_rule(self, name: String) -> Result<CronRule, Problem> {
+    fn into_rule(self, name: String) -> Result<CronRule> {
         let args = self.args.map_or_else(|| "null".to_owned(), |args| args.get().to_owned());
         let mut job = Push::new(self.kind, args).tags(self.tags);
         job = set_if_some(job, self.queue, |job, queue| job.queue(queue));
@@ -217,11 +217,7 @@ impl RuleBody {
 /// Delete a rule; its jobs stay
 #[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(
-    State(app): State<Arc<App>>,
-    _: Operator,
-    PathParam(Name(name)): PathParam<Name>,
-) -> Result<StatusCode, Problem> {
+async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.remove_cron(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -230,11 +226,11 @@ async fn remove(
 #[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView), Problems))]
 async fn pause(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Operator(identity): Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<RuleView>, Problem> {
+) -> Result<axum::Json<RuleView>> {
     let record = app.duly.pause_cron(&name).await?;
     Ok(axum::Json(RuleView::new(&app, &record, &identity)))
 }
@@ -243,11 +239,11 @@ async fn pause(
 #[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView), Problems))]
 async fn resume(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Operator(identity): Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<RuleView>, Problem> {
+) -> Result<axum::Json<RuleView>> {
     let record = app.duly.resume_cron(&name).await?;
     Ok(axum::Json(RuleView::new(&app, &record, &identity)))
 }
@@ -260,12 +256,12 @@ async fn resume(
         ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
     responses((status = 200, body = PushedView), Problems))]
 async fn trigger(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     IdempotencyKey(key): IdempotencyKey,
     _: NoBody,
-) -> Result<axum::Json<PushedView>, Problem> {
+) -> Result<axum::Json<PushedView>> {
     // The id includes the rule's name, so that the same key with another rule pushes another job.
     let id = key.map(|key| JobId::from_name(&format!("{key}\ncron:{name}")));
     Ok(axum::Json(PushedView::new(app.duly.trigger_cron_with_id(&name, id).await?)))
@@ -294,10 +290,10 @@ struct Preview {
 /// Preview the next ticks of a pattern
 #[utoipa::path(get, path = "/cron/preview", tag = "cron", params(PreviewParams), responses((status = 200, body = Preview), Problems))]
 async fn preview(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Identity,
     QueryParams(params): QueryParams<PreviewParams>,
-) -> Result<axum::Json<Preview>, Problem> {
+) -> Result<axum::Json<Preview>> {
     let schedule = Schedule::parse(&params.pattern, params.tz.as_deref().unwrap_or("UTC"))
         .map_err(|error| parameter_error("pattern", error))?;
     let limit = params.limit.unwrap_or(TICKS).clamp(1, TICKS_MAX);

@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 use super::Problems;
 use crate::identity::Identity;
 use crate::json::QueryParams;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
 use duly::admin::DeadGroup;
 
@@ -70,10 +70,10 @@ struct Groups {
 /// List dead jobs by kind and error
 #[utoipa::path(get, path = "/dead", tag = "jobs", params(GroupParams), responses((status = 200, body = Groups), Problems))]
 async fn groups(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Identity,
     QueryParams(params): QueryParams<GroupParams>,
-) -> Result<axum::Json<Groups>, Problem> {
+) -> Result<axum::Json<Groups>> {
     let groups = app.duly.dead_groups(params.queue.as_deref()).await?;
     Ok(axum::Json(Groups { groups: groups.into_iter().map(GroupView::new).collect() }))
 }

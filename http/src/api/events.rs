@@ -21,8 +21,8 @@ use super::Problems;
 use crate::credential::Credential;
 use crate::identity::Identity;
 use crate::json::QueryParams;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use crate::streams::StreamSlot;
 use crate::views::{QueueView, unix_micros};
 use duly::{Clock, Duly};
@@ -236,12 +236,12 @@ struct EventParams {
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "go on after this one")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
 async fn events(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     credential: Credential,
     headers: HeaderMap,
     QueryParams(params): QueryParams<EventParams>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let after = match headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok())) {
         Some(None) => return Err(Problem::invalid("Last-Event-ID", "is the number of an event")),
         Some(after) => after,

@@ -14,8 +14,8 @@ use super::push::{COMMAND, due};
 use super::{Problems, next_link, page_size};
 use crate::identity::{Identity, Operator};
 use crate::json::{Json, NoBody, PathParam, QueryParams};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use crate::views::JobView;
 use duly::Error;
 use duly::Filter;
@@ -56,10 +56,10 @@ struct JobList {
 /// List jobs
 #[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobListParams), responses((status = 200, body = JobList), Problems))]
 async fn list(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     QueryParams(params): QueryParams<JobListParams>,
-) -> Result<(HeaderMap, axum::Json<JobList>), Problem> {
+) -> Result<(HeaderMap, axum::Json<JobList>)> {
     let JobListParams { filter, limit, cursor } = params;
     let query = [("filter", filter.clone()), ("limit", limit.map(|limit| limit.to_string()))];
     let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| parameter_error("filter", error))?;
@@ -79,7 +79,7 @@ pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
     }
 }
 
-pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord, Problem> {
+pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord> {
     let record = app.duly.get(id).await?;
     Ok(record.ok_or_else(|| Error::not_found("job", id))?)
 }
@@ -87,11 +87,7 @@ pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord, Problem>
 /// Get a job with its history
 #[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = JobView), Problems))]
-async fn get(
-    State(app): State<Arc<App>>,
-    identity: Identity,
-    PathParam(id): PathParam<JobId>,
-) -> Result<axum::Json<JobView>, Problem> {
+async fn get(State(app): AppState, identity: Identity, PathParam(id): PathParam<JobId>) -> Result<axum::Json<JobView>> {
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
 
@@ -116,11 +112,11 @@ struct EditBody {
 #[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = EditBody,
     params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
 async fn edit(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Operator(identity): Operator,
     PathParam(id): PathParam<JobId>,
     Json(body): Json<EditBody>,
-) -> Result<axum::Json<JobView>, Problem> {
+) -> Result<axum::Json<JobView>> {
     let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     // Checked before the first change: a refused request changes nothing.
     at.check()?;
@@ -153,11 +149,7 @@ struct WhyView {
 /// Explain why a job is not running
 #[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = WhyView), Problems))]
-async fn why(
-    State(app): State<Arc<App>>,
-    _: Identity,
-    PathParam(id): PathParam<JobId>,
-) -> Result<axum::Json<WhyView>, Problem> {
+async fn why(State(app): AppState, _: Identity, PathParam(id): PathParam<JobId>) -> Result<axum::Json<WhyView>> {
     match app.duly.why(id).await? {
         Why::NotFound => Err(Error::not_found("job", id).into()),
         why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
@@ -167,11 +159,7 @@ async fn why(
 /// Delete a job that is not running
 #[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(
-    State(app): State<Arc<App>>,
-    _: Operator,
-    PathParam(id): PathParam<JobId>,
-) -> Result<StatusCode, Problem> {
+async fn remove(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>) -> Result<StatusCode> {
     app.duly.remove(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -179,12 +167,7 @@ async fn remove(
 /// Run a job now; a dead job starts over
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is due now"), Problems))]
-async fn retry(
-    State(app): State<Arc<App>>,
-    _: Operator,
-    PathParam(id): PathParam<JobId>,
-    _: NoBody,
-) -> Result<StatusCode, Problem> {
+async fn retry(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
     app.duly.reschedule(id, duly::job::Due::Now).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -206,11 +189,11 @@ struct RescheduleBody {
     params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is due then"), Problems))]
 async fn reschedule(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(id): PathParam<JobId>,
     Json(body): Json<RescheduleBody>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     app.duly.reschedule(id, due).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -219,12 +202,7 @@ async fn reschedule(
 /// Cancel a running job: it ends dead with the error `cancelled`
 #[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 202, description = "its handler has been told"), Problems))]
-async fn cancel(
-    State(app): State<Arc<App>>,
-    _: Operator,
-    PathParam(id): PathParam<JobId>,
-    _: NoBody,
-) -> Result<StatusCode, Problem> {
+async fn cancel(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
     app.duly.cancel(id).await?;
     Ok(StatusCode::ACCEPTED)
 }

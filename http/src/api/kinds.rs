@@ -13,8 +13,8 @@ use super::Problems;
 use super::stats::Quantiles;
 use crate::identity::Identity;
 use crate::json::QueryParams;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use duly::admin::{KindStats, StatCounters};
 use duly::bounds::KIND_HOURS_MAX;
 
@@ -65,10 +65,10 @@ pub(crate) fn totals_by_kind(points: Vec<KindStats>) -> BTreeMap<String, StatCou
 /// `(other)`.
 #[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
 async fn kinds(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Identity,
     QueryParams(params): QueryParams<KindParams>,
-) -> Result<axum::Json<KindsView>, Problem> {
+) -> Result<axum::Json<KindsView>> {
     let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
     let all = totals_by_kind(app.duly.kind_stats(hours).await?);
     let view = |(kind, tally): (String, StatCounters)| KindView {

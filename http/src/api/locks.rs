@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 use super::{Problems, next_link};
 use crate::identity::{Identity, Operator, Pusher};
 use crate::json::{Json, NoBody, OptionalJson, PathParam, QueryParams};
-use crate::problem::Problem;
-use crate::server::{App, WAIT_MAX};
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{LockView, millis};
 use duly::Error;
 use duly::bounds::DEFAULT_LOCK_TTL;
@@ -59,10 +59,10 @@ struct LockList {
 /// List held locks
 #[utoipa::path(get, path = "/locks", tag = "locks", params(LockListParams), responses((status = 200, body = LockList), Problems))]
 async fn list(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     QueryParams(params): QueryParams<LockListParams>,
-) -> Result<(HeaderMap, axum::Json<LockList>), Problem> {
+) -> Result<(HeaderMap, axum::Json<LockList>)> {
     let page = app.duly.locks(params.cursor.as_deref()).await?;
     let headers = next_link(&app, "/locks", &[], page.next_cursor.as_deref());
     Ok((
@@ -78,10 +78,10 @@ async fn list(
 #[utoipa::path(get, path = "/locks/{name}", tag = "locks", params(("name" = String, Path, description = "the lock")),
     responses((status = 200, body = LockList), Problems))]
 async fn get(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     PathParam(LockName(name)): PathParam<LockName>,
-) -> Result<axum::Json<LockList>, Problem> {
+) -> Result<axum::Json<LockList>> {
     let holders = app.duly.lock(name).holders().await?;
     Ok(axum::Json(LockList { locks: holders.iter().map(|lock| LockView::new(lock, &identity)).collect(), next: None }))
 }
@@ -120,11 +120,11 @@ struct HoldView {
     params(("name" = String, Path, description = "the lock")),
     responses((status = 200, body = HoldView), Problems))]
 async fn acquire(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     PathParam(LockName(name)): PathParam<LockName>,
     OptionalJson(body): OptionalJson<AcquireBody>,
-) -> Result<axum::Json<HoldView>, Problem> {
+) -> Result<axum::Json<HoldView>> {
     let ttl = body.ttl_ms.map_or(DEFAULT_LOCK_TTL, Duration::from_millis);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let lock =
@@ -155,7 +155,7 @@ struct ExtendBody {
     ttl_ms: Option<u64>,
 }
 
-fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner, Problem> {
+fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner> {
     text.parse().map_err(|_| Problem::invalid(pointer, "is the UUID that acquiring the lock has told"))
 }
 
@@ -170,11 +170,11 @@ fn not_held(name: &str) -> Problem {
 #[utoipa::path(patch, path = "/locks/{name}", tag = "locks", request_body = ExtendBody,
     params(("name" = String, Path, description = "the lock")), responses((status = 204, description = "it lasts"), Problems))]
 async fn extend(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Pusher,
     PathParam(LockName(name)): PathParam<LockName>,
     Json(body): Json<ExtendBody>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let ttl = body.ttl_ms.map_or(DEFAULT_LOCK_TTL, Duration::from_millis);
     match app.duly.extend_hold(&name, parse_owner(&body.owner, "/owner")?, ttl).await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -195,11 +195,11 @@ struct ReleaseParams {
     params(("name" = String, Path, description = "the lock"), ReleaseParams),
     responses((status = 204, description = "it is free"), Problems))]
 async fn release(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Pusher,
     PathParam(LockName(name)): PathParam<LockName>,
     QueryParams(params): QueryParams<ReleaseParams>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     match app.duly.release_hold(&name, parse_owner(&params.owner, "owner")?).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_held(&name)),
@@ -216,10 +216,10 @@ struct BreakResponse {
 #[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", params(("name" = String, Path, description = "the lock")),
     responses((status = 200, body = BreakResponse), Problems))]
 async fn break_lock(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(LockName(name)): PathParam<LockName>,
     _: NoBody,
-) -> Result<axum::Json<BreakResponse>, Problem> {
+) -> Result<axum::Json<BreakResponse>> {
     Ok(axum::Json(BreakResponse { broken: app.duly.break_lock(&name).await? }))
 }

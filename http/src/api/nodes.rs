@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::Problems;
 use crate::identity::{Identity, Operator};
 use crate::json::{NoBody, OptionalJson, PathParam};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
 use duly::Error;
 use duly::NodeId;
@@ -70,7 +70,7 @@ struct NodeList {
 
 /// List nodes
 #[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
-async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<NodeList>, Problem> {
+async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<NodeList>> {
     let nodes = app.duly.nodes().await?.into_iter().map(NodeView::new).collect();
     Ok(axum::Json(NodeList { nodes }))
 }
@@ -94,27 +94,22 @@ impl Default for QuietBody {
     params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it was told"), Problems))]
 async fn quiet(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<QuietBody>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     send_command(&app, id, "duly.quiet", &json!({ "on": body.on })).await
 }
 
 /// Stop a node, as a signal would
 #[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it was told"), Problems))]
-async fn stop(
-    State(app): State<Arc<App>>,
-    _: Operator,
-    PathParam(id): PathParam<NodeId>,
-    _: NoBody,
-) -> Result<StatusCode, Problem> {
+async fn stop(State(app): AppState, _: Operator, PathParam(id): PathParam<NodeId>, _: NoBody) -> Result<StatusCode> {
     send_command(&app, id, "duly.stop", &serde_json::Value::Null).await
 }
 
-async fn send_command(app: &App, id: NodeId, method: &str, args: &serde_json::Value) -> Result<StatusCode, Problem> {
+async fn send_command(app: &App, id: NodeId, method: &str, args: &serde_json::Value) -> Result<StatusCode> {
     let workers: u64 = app.duly.call(method, args).node(id).reply().await?;
     match workers {
         0 => Err(Error::Conflict(format!("node {id} runs no worker")).into()),

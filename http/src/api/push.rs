@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use super::{PREFIX, Problems};
 use crate::identity::Pusher;
 use crate::json::{IdempotencyKey, Json};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::job::{Due, UniqueConflict};
 use duly::{JobId, Priority};
 use duly::{Push, PushResult};
@@ -98,7 +98,7 @@ impl PushedView {
 
 impl PushBody {
     /// Builds the push; `key` determines the id if the request has none.
-    pub(super) fn into_push(self, app: &App, key: Option<String>) -> Result<Push, Problem> {
+    pub(super) fn into_push(self, app: &App, key: Option<String>) -> Result<Push> {
         if self.kind == COMMAND && !app.options.commands {
             let detail = "jobs that run programs are not pushed over HTTP; start the server with --allow-commands if you want that";
             return Err(Problem { errors: vec![], ..Problem::forbidden(detail) });
@@ -125,7 +125,7 @@ impl PushBody {
         Ok(set_if_some(push, self.traceparent, |push, traceparent| push.traceparent(traceparent)))
     }
 
-    fn due(&self) -> Result<Due, Problem> {
+    fn due(&self) -> Result<Due> {
         due("", self.due.as_deref(), self.due_ms, self.after_ms)
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn set_if_some<T>(push: Push, value: Option<T>, set: impl FnOnce(Push
 }
 
 /// Returns the due time from the three fields that can contain it; now if all are absent.
-pub(super) fn due(prefix: &str, at: Option<&str>, at_ms: Option<i64>, after_ms: Option<u64>) -> Result<Due, Problem> {
+pub(super) fn due(prefix: &str, at: Option<&str>, at_ms: Option<i64>, after_ms: Option<u64>) -> Result<Due> {
     match (at, at_ms, after_ms) {
         (None, None, None) => Ok(Due::Now),
         (Some(text), None, None) => Ok(Due::At(parse_time(text).map_err(|problem| problem.prefix_pointers(prefix))?)),
@@ -156,7 +156,7 @@ fn from_unix_ms(at: i64) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-fn parse_time(text: &str) -> Result<SystemTime, Problem> {
+fn parse_time(text: &str) -> Result<SystemTime> {
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     parsed
         .map(SystemTime::from)
@@ -171,11 +171,11 @@ fn parse_time(text: &str) -> Result<SystemTime, Problem> {
     responses((status = 201, body = PushedView, description = "it is in the store now"),
               (status = 200, body = PushedView, description = "it was there already: nothing was changed"), Problems))]
 async fn push(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Pusher,
     IdempotencyKey(key): IdempotencyKey,
     Json(body): Json<PushBody>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let job = body.into_push(&app, key)?;
     let pushed = app.duly.push(job).await?;
     let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };

@@ -14,8 +14,8 @@ use super::{PreconditionFailed, Problems};
 use crate::etag::{self, IfMatch};
 use crate::identity::{Identity, Operator};
 use crate::json::{Json, NoBody, PathParam, QueryParams};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use crate::views::QueueView;
 use duly::Error;
 use duly::admin::Capacity;
@@ -57,7 +57,7 @@ struct ChangeResponse {
 
 /// List queues with their job counts
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList), Problems))]
-async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<QueueList>, Problem> {
+async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<QueueList>> {
     let queues = app.duly.counts().await?.iter().map(QueueView::new).collect();
     Ok(axum::Json(QueueList { queues }))
 }
@@ -66,10 +66,10 @@ async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<Que
 #[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "its name")),
     responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the state of its settings, for If-Match"))), Problems))]
 async fn get(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Identity,
     PathParam(Name(name)): PathParam<Name>,
-) -> Result<(HeaderMap, axum::Json<QueueView>), Problem> {
+) -> Result<(HeaderMap, axum::Json<QueueView>)> {
     let all = app.duly.counts().await?;
     let one = all.iter().find(|counts| counts.queue == name).ok_or_else(|| Error::not_found("queue", name))?;
     Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::new(one))))
@@ -79,11 +79,11 @@ async fn get(
 #[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues",
     params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn pause(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<ChangeResponse>, Problem> {
+) -> Result<axum::Json<ChangeResponse>> {
     Ok(axum::Json(ChangeResponse { changed: app.duly.pause_queue(&name).await? }))
 }
 
@@ -91,11 +91,11 @@ async fn pause(
 #[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues",
     params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn resume(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<ChangeResponse>, Problem> {
+) -> Result<axum::Json<ChangeResponse>> {
     Ok(axum::Json(ChangeResponse { changed: app.duly.resume_queue(&name).await? }))
 }
 
@@ -118,12 +118,12 @@ struct CapacityBody {
         ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")),
     responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new state of its settings, for If-Match"))), Problems, PreconditionFailed))]
 async fn set_capacity(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     headers: HeaderMap,
     PathParam(Name(name)): PathParam<Name>,
     Json(body): Json<CapacityBody>,
-) -> Result<(HeaderMap, axum::Json<ChangeResponse>), Problem> {
+) -> Result<(HeaderMap, axum::Json<ChangeResponse>)> {
     let counts = app.duly.counts().await?;
     let current = counts.iter().find(|counts| counts.queue == name);
     IfMatch::from_headers(&headers)?
@@ -158,11 +158,11 @@ struct ClearResponse {
     params(("queue" = String, Path, description = "its name"), ClearParams),
     responses((status = 200, body = ClearResponse), Problems))]
 async fn clear(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     QueryParams(params): QueryParams<ClearParams>,
-) -> Result<axum::Json<ClearResponse>, Problem> {
+) -> Result<axum::Json<ClearResponse>> {
     if params.confirm != name {
         return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
     }

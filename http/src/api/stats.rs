@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 use super::Problems;
 use crate::identity::Identity;
 use crate::json::QueryParams;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use crate::views::{QueueView, rfc3339, unix_ms};
 use duly::admin::{Histogram, HistoryPoint, HistoryQuery};
 use duly::bounds::HISTORY_MINUTES_MAX;
@@ -36,7 +36,7 @@ struct Stats {
 
 /// Get the totals of the store
 #[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
-async fn stats(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<Stats>, Problem> {
+async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
     let counts = app.duly.counts().await?;
     let oldest = counts.iter().filter_map(|queue| queue.oldest_ready).min();
     let queues: Vec<QueueView> = counts.iter().map(QueueView::new).collect();
@@ -114,10 +114,10 @@ struct HistoryView {
 /// Get the history by minute
 #[utoipa::path(get, path = "/stats/history", tag = "stats", params(HistoryParams), responses((status = 200, body = HistoryView), Problems))]
 async fn history(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Identity,
     QueryParams(params): QueryParams<HistoryParams>,
-) -> Result<axum::Json<HistoryView>, Problem> {
+) -> Result<axum::Json<HistoryView>> {
     let minutes = params.minutes.unwrap_or(60).clamp(1, HISTORY_MINUTES_MAX);
     let history = app.duly.history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
     let point = |point: HistoryPoint| PointView {

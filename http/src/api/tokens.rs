@@ -14,8 +14,8 @@ use super::Problems;
 use super::queues::Name;
 use crate::identity::Admin;
 use crate::json::{Json, PathParam};
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
 use duly::admin::{Role, Token};
 
@@ -74,7 +74,7 @@ struct Tokens {
 
 /// List tokens that have not expired, without their secrets
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = Tokens), Problems))]
-async fn list(State(app): State<Arc<App>>, _: Admin) -> Result<axum::Json<Tokens>, Problem> {
+async fn list(State(app): AppState, _: Admin) -> Result<axum::Json<Tokens>> {
     Ok(axum::Json(Tokens { tokens: app.duly.tokens().await?.iter().map(TokenView::new).collect() }))
 }
 
@@ -102,10 +102,10 @@ struct CreatedToken {
 /// Create a token
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = CreateTokenBody, responses((status = 201, body = CreatedToken), Problems))]
 async fn create(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     _: Admin,
     Json(body): Json<CreateTokenBody>,
-) -> Result<(StatusCode, axum::Json<CreatedToken>), Problem> {
+) -> Result<(StatusCode, axum::Json<CreatedToken>)> {
     let lasts = body.lasts_ms.map(Duration::from_millis);
     let secret = app.duly.create_token(&body.name, body.role, lasts).await?;
     app.tokens.clear();
@@ -116,11 +116,7 @@ async fn create(
 /// Remove a token: it is refused from now on
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(
-    State(app): State<Arc<App>>,
-    _: Admin,
-    PathParam(Name(name)): PathParam<Name>,
-) -> Result<StatusCode, Problem> {
+async fn remove(State(app): AppState, _: Admin, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.remove_token(&name).await?;
     app.tokens.clear();
     Ok(StatusCode::NO_CONTENT)

@@ -18,8 +18,8 @@ use super::jobs::find_job;
 use crate::credential::Credential;
 use crate::identity::Identity;
 use crate::json::{PathParam, QueryParams};
-use crate::problem::Problem;
-use crate::server::{App, WAIT_MAX};
+use crate::problem::Result;
+use crate::server::{App, AppState, WAIT_MAX};
 use crate::streams::{STREAM_MAX, StreamSlot};
 use crate::views::JobView;
 use duly::Error;
@@ -49,13 +49,13 @@ struct WaitParams {
     params(("id" = String, Path, description = "the job's id"), WaitParams),
     responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
 async fn wait(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     credential: Credential,
     headers: HeaderMap,
     PathParam(id): PathParam<JobId>,
     QueryParams(params): QueryParams<WaitParams>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let timeout = params.timeout_ms.map(Duration::from_millis);
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/event-stream") {
@@ -84,7 +84,7 @@ async fn stream_job(
     slot: StreamSlot,
     id: JobId,
     timeout: Duration,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let record = find_job(&app, id).await?;
     let first = StreamState::First(Box::new(JobView::new(&record, &identity)));
     let ended = record.state.is_final();

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 use super::Problems;
 use crate::identity::Pusher;
 use crate::json::{Json, OptionalJson, PathParam};
-use crate::problem::Problem;
-use crate::server::{App, WAIT_MAX};
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{HeldView, millis};
 use duly::NodeId;
 use duly::bounds::LOG_LINES_MAX;
@@ -60,10 +60,10 @@ struct JoinResponse {
 /// Only the client that has joined and operators can use the node; other clients get a 404.
 #[utoipa::path(post, path = "/nodes", tag = "workers", request_body = JoinBody, responses((status = 201, body = JoinResponse), Problems))]
 async fn join(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     Json(body): Json<JoinBody>,
-) -> Result<(StatusCode, axum::Json<JoinResponse>), Problem> {
+) -> Result<(StatusCode, axum::Json<JoinResponse>)> {
     let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
     let node = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await?;
     let joined = JoinResponse { id: node.id().to_string(), lease_ms: millis(lease), heartbeat_ms: millis(lease / 3) };
@@ -73,11 +73,7 @@ async fn join(
 /// Leave: other workers get the held jobs at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it has left"), Problems))]
-async fn leave(
-    State(app): State<Arc<App>>,
-    Pusher(identity): Pusher,
-    PathParam(id): PathParam<NodeId>,
-) -> Result<StatusCode, Problem> {
+async fn leave(State(app): AppState, Pusher(identity): Pusher, PathParam(id): PathParam<NodeId>) -> Result<StatusCode> {
     app.remote_nodes.leave(id, identity.node_scope()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -104,11 +100,11 @@ struct ClaimResponse {
 #[utoipa::path(post, path = "/nodes/{id}/claim", tag = "workers", request_body = Option<ClaimBody>,
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = ClaimResponse), Problems))]
 async fn claim(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<ClaimBody>,
-) -> Result<axum::Json<ClaimResponse>, Problem> {
+) -> Result<axum::Json<ClaimResponse>> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let held = app.remote_nodes.get(id, identity.node_scope())?.claim(body.max.unwrap_or(1), wait).await?;
     Ok(axum::Json(ClaimResponse { jobs: held.iter().map(|held| HeldView::new(held)).collect() }))
@@ -141,11 +137,11 @@ struct HeartbeatResponse {
 #[utoipa::path(post, path = "/nodes/{id}/heartbeat", tag = "workers", request_body = Option<HeartbeatBody>,
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = HeartbeatResponse), Problems))]
 async fn heartbeat(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<HeartbeatBody>,
-) -> Result<axum::Json<HeartbeatResponse>, Problem> {
+) -> Result<axum::Json<HeartbeatResponse>> {
     let reply = app.remote_nodes.get(id, identity.node_scope())?.heartbeat(body.held.as_deref()).await?;
     let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
     let (lost, cancel) = (text(reply.lost), text(reply.cancel));
@@ -218,17 +214,17 @@ struct SettleResponse {
 #[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", request_body = SettleBody,
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = SettleResponse), Problems))]
 async fn settle(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<SettleBody>,
-) -> Result<axum::Json<SettleResponse>, Problem> {
+) -> Result<axum::Json<SettleResponse>> {
     let check = |(at, outcome)| {
         let settlement = Settlement::from(outcome);
         settlement.check().map_err(|error| Problem::from(error).prefix_pointers(&format!("/outcomes/{at}")))?;
         Ok(settlement)
     };
-    let settlements = body.outcomes.into_iter().enumerate().map(check).collect::<Result<_, Problem>>()?;
+    let settlements = body.outcomes.into_iter().enumerate().map(check).collect::<Result<_>>()?;
     let lost = app.remote_nodes.get(id, identity.node_scope())?.settle(settlements).await?;
     Ok(axum::Json(SettleResponse { lost: lost.iter().map(JobId::to_string).collect() }))
 }
@@ -256,11 +252,11 @@ struct ProgressBody {
     params(("id" = String, Path, description = "the node's id")),
     responses((status = 200, body = SettleResponse, description = "`lost` names the job if it is another node's by now"), Problems))]
 async fn progress(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<ProgressBody>,
-) -> Result<axum::Json<SettleResponse>, Problem> {
+) -> Result<axum::Json<SettleResponse>> {
     if body.lines.len() > LOG_LINES_MAX {
         return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
     }

@@ -1,7 +1,5 @@
 //! The audit log.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
@@ -10,7 +8,7 @@ use super::display::Moment;
 use super::layout::Layout;
 use super::{PageResult, render};
 use crate::identity::Identity;
-use crate::server::App;
+use crate::server::AppState;
 use duly::admin::Role;
 
 /// The page size.
@@ -40,7 +38,7 @@ pub(super) struct AuditParams {
 
 /// `GET /audit`
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     Query(params): Query<AuditParams>,
     layout: Layout,

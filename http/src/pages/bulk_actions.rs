@@ -1,8 +1,6 @@
 //! Actions on many jobs: the selected ones, or all that match a filter. A confirmation shows their number, and the
 //! action never changes more.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -11,8 +9,8 @@ use axum::http::StatusCode;
 use super::layout::Layout;
 use super::{PageResult, display, redirect_with_flash, render, render_with_status};
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::AppState;
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
@@ -112,7 +110,7 @@ struct BulkForm {
     typed: String,
 }
 
-fn parse_form(body: &[u8]) -> Result<BulkForm, Problem> {
+fn parse_form(body: &[u8]) -> Result<BulkForm> {
     let mut form = BulkForm::default();
     let mut all = String::new();
     for (at, (name, value)) in form_fields(body).enumerate() {
@@ -149,7 +147,7 @@ fn form_fields(body: &[u8]) -> impl Iterator<Item = (String, String)> + '_ {
 }
 
 /// `POST /jobs/act`
-pub(super) async fn run(State(app): State<Arc<App>>, identity: Identity, layout: Layout, body: Bytes) -> PageResult {
+pub(super) async fn run(State(app): AppState, identity: Identity, layout: Layout, body: Bytes) -> PageResult {
     identity.require(Role::Operator)?;
     let form = parse_form(&body)?;
     let layout = layout.with_title("/jobs", "Sure?");

@@ -1,7 +1,6 @@
 //! The methods of all nodes, and a ping.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
@@ -13,7 +12,7 @@ use super::display;
 use super::layout::Layout;
 use super::{PageResult, render};
 use crate::identity::Identity;
-use crate::server::App;
+use crate::server::{App, AppState};
 use duly::admin::Role;
 use duly::{Clock, NodeId};
 
@@ -42,7 +41,7 @@ struct CalledNodeRow {
 }
 
 /// `GET /calls`
-pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
     render_calls(&app, layout, None).await
 }
 
@@ -53,7 +52,7 @@ pub(super) struct PingForm {
 
 /// `POST /calls`: pings a node.
 pub(super) async fn ping(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     layout: Layout,
     Form(form): Form<PingForm>,

@@ -1,7 +1,5 @@
 //! Cron rules: their next runs, and a form to create and edit them.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::Form;
 use axum::extract::{Path, Query, State};
@@ -15,8 +13,8 @@ use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
 use crate::etag;
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::Error;
 use duly::Push;
 use duly::admin::Role;
@@ -91,7 +89,7 @@ fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
 }
 
 /// `GET /cron`
-pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/cron", "Cron");
     let rules = app.duly.crons().await?;
     let left_out = rules.len().saturating_sub(ROWS_MAX);
@@ -114,7 +112,7 @@ struct RulePage {
 }
 
 /// `GET /cron/rule/{name}`
-pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, layout: Layout) -> PageResult {
+pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout: Layout) -> PageResult {
     let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
     let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
@@ -226,7 +224,7 @@ impl RuleForm {
 
 /// `GET /cron/new`: the form, with a preview of its next runs.
 pub(super) async fn form(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     Query(form): Query<RuleForm>,
     layout: Layout,
@@ -257,7 +255,7 @@ fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
 
 /// `POST /cron`
 pub(super) async fn save(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     layout: Layout,
     Form(form): Form<RuleForm>,
@@ -324,7 +322,7 @@ struct ConfirmRulePage {
 
 /// `POST /cron/{name}/pause|resume|trigger|remove`
 pub(super) async fn run_action(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path((name, action)): Path<(String, String)>,
     identity: Identity,
     layout: Layout,

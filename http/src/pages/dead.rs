@@ -1,14 +1,12 @@
 //! Dead jobs, grouped by error: retry or remove a whole group.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::State;
 
 use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, render};
-use crate::server::App;
+use crate::server::AppState;
 use duly::State as JobState;
 use duly::admin::DeadGroup;
 
@@ -61,7 +59,7 @@ impl GroupRow {
 }
 
 /// `GET /dead`
-pub(super) async fn show(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn show(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/dead", "Dead jobs");
     let groups = app.duly.dead_groups(None).await?;
     let left_out = groups.len().saturating_sub(GROUPS_MAX);

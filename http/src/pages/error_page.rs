@@ -1,7 +1,5 @@
 //! Error pages, and the login page for unknown clients.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,7 +9,7 @@ use super::layout::Layout;
 use super::{PageResult, assets, render_with_status};
 use crate::identity::Identity;
 use crate::problem::Problem;
-use crate::server::App;
+use crate::server::{App, AppState};
 
 #[derive(Template)]
 #[template(path = "error.html")]
@@ -51,7 +49,7 @@ pub(crate) fn problem_page(app: &App, identity: Option<&Identity>, path: &str, p
 }
 
 /// `GET /login`
-pub(super) async fn login(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn login(State(app): AppState, layout: Layout) -> PageResult {
     let (css, mark) = (layout.asset("duly.css"), layout.asset("mark.svg"));
     render_with_status(StatusCode::OK, &LoginPage { root: &layout.root, next: app.link("/"), error: "", css, mark })
 }

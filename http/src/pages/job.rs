@@ -1,6 +1,5 @@
 //! One job: its args and history, why it is not running, and its actions.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use askama::Template;
@@ -14,8 +13,8 @@ use super::json_format::{self, FormattedJson, SHOWN_BYTES, SHOWN_BYTES_MAX};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::{App, AppState};
 use duly::Error;
 use duly::admin::JobEdit;
 use duly::admin::NodeRecord;
@@ -78,7 +77,7 @@ pub(super) struct JobParams {
     args: String,
 }
 
-async fn find_job(app: &App, id: &str) -> Result<JobRecord, Problem> {
+async fn find_job(app: &App, id: &str) -> Result<JobRecord> {
     let id: JobId = id.parse().map_err(|_| job_not_found(id))?;
     app.duly.get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
 }
@@ -93,7 +92,7 @@ fn job_not_found(id: &str) -> Problem {
 
 /// `GET /jobs/{id}`
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
     Query(params): Query<JobParams>,
     layout: Layout,
@@ -205,7 +204,7 @@ struct ConfirmJobPage {
 
 /// `POST /jobs/{id}/retry|reschedule|cancel|remove`
 pub(super) async fn run_action(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path((id, action)): Path<(String, String)>,
     identity: Identity,
     layout: Layout,
@@ -247,7 +246,7 @@ const CANCEL: &str = "It is told to stop, and ends dead with the error \"cancell
 const REMOVE: &str = "It is gone for good, with its history.";
 
 /// Parses a delay.
-fn parse_due(text: &str) -> Result<Due, Problem> {
+fn parse_due(text: &str) -> Result<Due> {
     let text = text.trim();
     if text.is_empty() || text == "now" {
         return Ok(Due::Now);
@@ -278,7 +277,7 @@ struct EditPage {
 
 /// `GET /jobs/{id}/edit`
 pub(super) async fn edit(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
     identity: Identity,
     layout: Layout,
@@ -303,7 +302,7 @@ pub(super) struct EditForm {
 
 /// `POST /jobs/{id}/edit`
 pub(super) async fn save(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
     identity: Identity,
     layout: Layout,

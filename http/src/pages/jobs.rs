@@ -1,7 +1,5 @@
 //! The list of jobs that match a filter.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -10,7 +8,7 @@ use serde::Deserialize;
 use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, render, render_with_status};
-use crate::server::App;
+use crate::server::AppState;
 use duly::Filter;
 use duly::{JobRecord, State as JobState};
 
@@ -119,7 +117,7 @@ pub(super) struct JobsParams {
 }
 
 /// `GET /jobs?q=FILTER`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>, layout: Layout) -> PageResult {
     let mut layout = layout.with_title("/jobs", "Jobs");
     layout.query.clone_from(&params.q);
     let (filter, error) = match params.q.parse::<Filter>() {

@@ -1,7 +1,6 @@
 //! Statistics of attempts by kind.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
@@ -11,7 +10,7 @@ use serde::Deserialize;
 use super::layout::Layout;
 use super::{PageResult, display, render};
 use crate::api::totals_by_kind;
-use crate::server::App;
+use crate::server::AppState;
 use duly::Error;
 use duly::admin::StatCounters;
 use duly::bounds::{KIND_HOURS_MAX, OTHER_KINDS};
@@ -56,7 +55,7 @@ pub(super) struct KindsParams {
 }
 
 /// `GET /kinds`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindsParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, Query(params): Query<KindsParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/kinds", "Kinds");
     let chosen = RANGES.iter().find(|(key, ..)| *key == params.range).unwrap_or(&RANGES[2]);
     let (kinds, unsupported) = match app.duly.kind_stats(chosen.1).await.map(totals_by_kind) {

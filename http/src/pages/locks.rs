@@ -1,7 +1,5 @@
 //! The held locks, and breaking one.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::Form;
 use axum::extract::{Query, State};
@@ -11,7 +9,7 @@ use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render};
 use crate::identity::Identity;
-use crate::server::App;
+use crate::server::AppState;
 use duly::admin::Role;
 use duly::lock::LockRecord;
 
@@ -59,7 +57,7 @@ pub(super) struct LocksParams {
 }
 
 /// `GET /locks`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<LocksParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, Query(params): Query<LocksParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/locks", "Locks");
     let found = app.duly.locks(Some(params.cursor.as_str()).filter(|cursor| !cursor.is_empty())).await?;
     let rows = found.locks.iter().map(|lock| LockRow::new(&layout, lock)).collect();
@@ -84,7 +82,7 @@ struct ConfirmLockPage {
 
 /// `POST /locks/break`
 pub(super) async fn break_lock(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     layout: Layout,
     Form(form): Form<BreakForm>,

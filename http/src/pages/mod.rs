@@ -39,11 +39,11 @@ use axum::routing::{get, post};
 
 pub(crate) use self::error_page::problem_page;
 use self::layout::Layout;
-use super::problem::Problem;
+use super::problem::{Problem, Result};
 use super::server::App;
 
 /// The result of a page handler.
-type PageResult = Result<Response, Problem>;
+type PageResult = Result<Response>;
 
 /// Returns the routes of all pages and assets.
 pub(crate) fn router() -> Router<Arc<App>> {
@@ -113,7 +113,7 @@ pub(super) fn local_path_or<'f>(next: &'f str, fallback: &'f str) -> &'f str {
 }
 
 /// Returns a 403 for jobs that run programs, unless the server accepts them.
-fn check_kind(app: &App, kind: &str) -> Result<(), Problem> {
+fn check_kind(app: &App, kind: &str) -> Result<()> {
     if kind.trim() == "command" && !app.options.commands {
         return Err(Problem::forbidden(
             "this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands",

@@ -1,6 +1,5 @@
 //! Nodes: their queues, their running jobs, quiet and stop.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
@@ -13,8 +12,8 @@ use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, unknown_action};
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use duly::Error;
 use duly::NodeId;
 use duly::admin::NodeRecord;
@@ -71,7 +70,7 @@ impl NodeRow {
 }
 
 /// `GET /nodes`
-pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/nodes", "Nodes");
     let mut nodes = app.duly.nodes().await?;
     nodes.sort_by_key(|node| (!node.alive, node.joined, node.id));
@@ -104,12 +103,12 @@ struct RunningJobRow {
     percent: Option<u32>,
 }
 
-fn parse_id(id: &str) -> Result<NodeId, Problem> {
+fn parse_id(id: &str) -> Result<NodeId> {
     Ok(id.parse::<NodeId>()?)
 }
 
 /// `GET /nodes/{id}`
-pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, layout: Layout) -> PageResult {
+pub(super) async fn show(State(app): AppState, Path(id): Path<String>, layout: Layout) -> PageResult {
     let id = parse_id(&id)?;
     let nodes = app.duly.nodes().await?;
     let Some(node) = nodes.iter().find(|node| node.id == id) else {
@@ -174,7 +173,7 @@ struct ConfirmNodePage {
 
 /// `POST /nodes/{id}/quiet|loud|stop`
 pub(super) async fn run_action(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path((id, action)): Path<(String, String)>,
     identity: Identity,
     layout: Layout,

@@ -1,7 +1,5 @@
 //! The overview: counts, throughput, lateness, and warnings.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
@@ -10,7 +8,7 @@ use super::chart::Chart;
 use super::history_charts::{self, Range};
 use super::layout::Layout;
 use super::{PageResult, dead, display, queues, render};
-use crate::server::App;
+use crate::server::AppState;
 use duly::State as JobState;
 use duly::admin::QueueCounts;
 
@@ -49,11 +47,7 @@ pub(super) struct OverviewParams {
 }
 
 /// `GET /`
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    Query(params): Query<OverviewParams>,
-    layout: Layout,
-) -> PageResult {
+pub(super) async fn show(State(app): AppState, Query(params): Query<OverviewParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/", "Overview");
     let range = Range::parse(&params.range);
     let total = |state| layout.total(state);

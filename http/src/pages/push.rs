@@ -1,7 +1,5 @@
 //! A form to push a job.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::Form;
 use axum::extract::{Query, State};
@@ -12,8 +10,8 @@ use super::job::parse_duration;
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status};
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::AppState;
 use duly::Error;
 use duly::Push;
 use duly::admin::Role;
@@ -63,7 +61,7 @@ pub(super) struct PushParams {
 
 /// `GET /push`
 pub(super) async fn form(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     Query(params): Query<PushParams>,
     layout: Layout,
@@ -102,7 +100,7 @@ fn form_page(layout: Layout, form: PushForm, error: String) -> PushPage {
 
 /// `POST /push`
 pub(super) async fn push(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     identity: Identity,
     layout: Layout,
     Form(form): Form<PushForm>,

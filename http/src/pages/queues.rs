@@ -1,6 +1,5 @@
 //! Queues: counts, throughput, pause, resume, capacity, clear.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use askama::Template;
@@ -13,8 +12,8 @@ use super::history_charts::{self, Range};
 use super::layout::Layout;
 use super::{PageResult, display, redirect_with_flash, render, unknown_action};
 use crate::identity::Identity;
-use crate::problem::Problem;
-use crate::server::App;
+use crate::problem::{Problem, Result};
+use crate::server::AppState;
 use duly::State as JobState;
 use duly::admin::Role;
 use duly::admin::{Capacity, QueueCounts};
@@ -42,7 +41,7 @@ pub(super) struct QueueRow {
 }
 
 /// `GET /queues`
-pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/queues", "Queues");
     let mut counts = layout.counts.clone();
     let left_out = counts.len().saturating_sub(ROWS_MAX);
@@ -98,7 +97,7 @@ pub(super) struct QueueParams {
 
 /// `GET /queues/{queue}`
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(queue): Path<String>,
     Query(params): Query<QueueParams>,
     layout: Layout,
@@ -138,7 +137,7 @@ pub(super) struct QueueActionForm {
 
 /// `POST /queues/{queue}/pause|resume|capacity|clear`
 pub(super) async fn run_action(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path((queue, action)): Path<(String, String)>,
     identity: Identity,
     layout: Layout,
@@ -174,7 +173,7 @@ pub(super) async fn run_action(
     }
 }
 
-fn parse_number(field: &str, text: &str) -> Result<Option<u64>, Problem> {
+fn parse_number(field: &str, text: &str) -> Result<Option<u64>> {
     let digits: String = text.chars().filter(|c| !matches!(c, ',' | '_' | ' ')).collect();
     match digits.as_str() {
         "" => Ok(None),

@@ -1,6 +1,5 @@
 //! Scheduled jobs: a histogram of the next hour, and the list.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use super::jobs::{JobRow, JobTable};
 use super::layout::Layout;
 use super::{PageResult, display, render};
-use crate::server::App;
+use crate::server::AppState;
 use crate::views::unix_micros;
 use duly::Filter;
 use duly::State as JobState;
@@ -53,11 +52,7 @@ pub(super) struct ScheduledParams {
 }
 
 /// `GET /scheduled`
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    Query(params): Query<ScheduledParams>,
-    layout: Layout,
-) -> PageResult {
+pub(super) async fn show(State(app): AppState, Query(params): Query<ScheduledParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/scheduled", "Scheduled");
     let all = Filter::all().state(JobState::Scheduled);
     let hour = all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);

@@ -1,7 +1,5 @@
 //! The server, its store, and the appearance of the pages in this browser.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::header::SET_COOKIE;
@@ -10,7 +8,7 @@ use serde::Deserialize;
 
 use super::layout::{self, Layout};
 use super::{PageResult, render};
-use crate::server::App;
+use crate::server::AppState;
 use duly::admin::Health;
 
 /// How long a browser keeps the appearance.
@@ -27,7 +25,7 @@ struct SettingsPage {
 }
 
 /// `GET /settings`
-pub(super) async fn show(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+pub(super) async fn show(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/settings", "Settings");
     let health = app.duly.health().await.ok();
     let mut zones: Vec<String> = jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect();

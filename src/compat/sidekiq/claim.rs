@@ -6,7 +6,7 @@ use super::entry::{CrashRecord, SidekiqEntry};
 use super::keys::EntryKeys;
 use super::scripts::{CLAIM, LEAVE_IDLE, TAKE_BACK};
 use super::{HeldEntry, HoldId, Sidekiq, entry, mixed_list_error, promote, settle};
-use crate::clock::{Micros, from_micros, micros};
+use crate::clock::{from_micros, micros};
 use crate::compat::sidekiq::find_job;
 use crate::error::Result;
 use crate::job::{Fence, HeldJob, Locator};

@@ -46,7 +46,7 @@ use super::{
     Store, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
 };
 use crate::admin::token::Token;
-use crate::clock::{Clock, Micros, from_micros, micros};
+use crate::clock::{Clock, Micros, micros};
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
 use crate::job::{JobId, JobRecord};

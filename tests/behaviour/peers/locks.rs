@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use duly::Duly;
+use duly::lock::Guard;
+
 use crate::peers::location::*;
 
 pub async fn guard_holds_the_lock_until_dropped(location: Location) {
@@ -143,8 +146,13 @@ pub async fn unpolled_acquire_does_not_block_other_waiters(location: Location) {
     let guard = one.lock("a").acquire().await.expect("is free");
     let mut unpolled = Box::pin(two.lock("a").ttl(SECOND).acquire());
     assert!(tokio::time::timeout(300 * MS, &mut unpolled).await.is_err(), "waits");
+    assert_does_not_block(&one, guard, unpolled).await;
+}
+
+/// Fails if a request that is not polled blocks another one after the release of the lock.
+async fn assert_does_not_block(duly: &Duly, guard: Guard, unpolled: impl Future<Output = duly::Result<Guard>>) {
     guard.release().await.expect("is held");
-    let next = in_time(one.lock("a").acquire()).await.expect("acquires");
+    let next = in_time(duly.lock("a").acquire()).await.expect("acquires");
     next.release().await.expect("is held");
     let late = in_time(unpolled).await.expect("acquires when it is polled again");
     assert!(late.fence() > next.fence());
@@ -161,11 +169,7 @@ pub async fn acquire_polled_once_does_not_block_other_waiters(location: Location
         one.lock("a").holder().await.expect("reads").is_some_and(|held| held.waiters == 1)
     })
     .await;
-    guard.release().await.expect("is held");
-    let next = in_time(one.lock("a").acquire()).await.expect("acquires");
-    next.release().await.expect("is held");
-    let late = in_time(unpolled).await.expect("acquires when it is polled again");
-    assert!(late.fence() > next.fence());
+    assert_does_not_block(&one, guard, unpolled).await;
 }
 
 /// The first request of the process is not polled while the process announces itself.

@@ -25,15 +25,10 @@ pub struct JobReport {
 impl Model {
     /// Changes a job that is not running.
     pub fn edit(&mut self, id: JobId, args: Option<&'static str>, priority: Option<Priority>) -> ChangeResult {
-        let Some(index) = self.find(id) else {
-            return ChangeResult::NotFound;
+        let index = match self.find_changeable(id) {
+            Ok(index) => index,
+            Err(refused) => return refused,
         };
-        if matches!(self.jobs[index].position, Position::Held { .. }) {
-            return ChangeResult::Running;
-        }
-        if self.moving.contains(self.jobs[index].spec.queue) {
-            return ChangeResult::Moving;
-        }
         let tail = self.next_number();
         let job = &mut self.jobs[index];
         job.args = args.unwrap_or(job.args);

@@ -240,12 +240,20 @@ impl Model {
         true
     }
 
-    pub fn remove(&mut self, id: JobId) -> ChangeResult {
+    /// Finds a job that may be changed, or returns why it may not.
+    pub fn find_changeable(&self, id: JobId) -> Result<usize, ChangeResult> {
         match self.find(id) {
-            None => ChangeResult::NotFound,
-            Some(index) if matches!(self.jobs[index].position, Position::Held { .. }) => ChangeResult::Running,
-            Some(index) if self.moving.contains(self.jobs[index].spec.queue) => ChangeResult::Moving,
-            Some(index) => {
+            None => Err(ChangeResult::NotFound),
+            Some(index) if matches!(self.jobs[index].position, Position::Held { .. }) => Err(ChangeResult::Running),
+            Some(index) if self.moving.contains(self.jobs[index].spec.queue) => Err(ChangeResult::Moving),
+            Some(index) => Ok(index),
+        }
+    }
+
+    pub fn remove(&mut self, id: JobId) -> ChangeResult {
+        match self.find_changeable(id) {
+            Err(refused) => refused,
+            Ok(index) => {
                 self.forget(index);
                 ChangeResult::Applied
             }
@@ -253,15 +261,10 @@ impl Model {
     }
 
     pub fn reschedule(&mut self, id: JobId, after: Micros) -> ChangeResult {
-        let Some(index) = self.find(id) else {
-            return ChangeResult::NotFound;
+        let index = match self.find_changeable(id) {
+            Ok(index) => index,
+            Err(refused) => return refused,
         };
-        if matches!(self.jobs[index].position, Position::Held { .. }) {
-            return ChangeResult::Running;
-        }
-        if self.moving.contains(self.jobs[index].spec.queue) {
-            return ChangeResult::Moving;
-        }
         if matches!(self.jobs[index].position, Position::Done | Position::Dead) {
             let (queue, unique) = (self.jobs[index].spec.queue, self.jobs[index].spec.unique);
             if let Some(other) = unique.and_then(|key| self.holder(queue, key)) {
