@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use duly::job::Due;
 use duly::store::{AttemptEnd, Claim, Node};
-use duly::{Duly, Error, Filter, Outcome, Push};
-use test_support::servers::{self, Binary, Reply, Server};
+use duly::{Error, Filter, Outcome, Push};
+use test_support::servers::{self, Reply, Server};
 
-use crate::helpers::{durable, open};
+use crate::helpers::open;
 
 /// Returns a digest of all queue keys and their contents.
 const DIGEST: &str = "
@@ -90,8 +90,8 @@ async fn operations_on_a_queue_with_a_newer_format_are_rejected_on_valkey() {
 #[cfg(feature = "compat")]
 #[tokio::test]
 async fn sidekiq_queue_with_a_newer_format_is_rejected() {
-    let server = durable(Binary::Redis).start();
-    let duly = Duly::open(server.url().replacen("redis://", "sidekiq://", 1)).await.expect("opens");
+    let server = crate::helpers::durable(servers::Binary::Redis).start();
+    let duly = duly::Duly::open(server.url().replacen("redis://", "sidekiq://", 1)).await.expect("opens");
     server.ask(&["HSET", "duly:sidekiq:queue:{default}:conf", "format", "2"]);
     check("push", duly.push(Push::new("Echo", "[]")).await);
     let claim = Claim::new("default", 1);
