@@ -171,7 +171,7 @@ fn lock_can_be_shown_and_broken() {
     let _holder = start_holder(&sandbox, &["deploy"]);
     let listed = sandbox.run(&["lock", "ls"]).ok().out;
     let head: Vec<&str> = listed.lines().next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(head, ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "ENDS", "WAITING"]);
+    assert_eq!(head, ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "EXPIRES", "WAITERS"]);
 }
 
 #[test]
