@@ -122,10 +122,12 @@ impl ServeArgs {
         let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(DEFAULT_ADDRESS);
         server.listen(parse_address(listen)?).await.map_err(|error| match &error {
             // The address is valid, but in use: not a usage error.
-            duly::Error::Invalid { field: "listen", reason, .. } if reason.starts_with("cannot listen") => CliError::new(
-                exit::FAILURE,
-                format!("{reason}; end who listens there, or choose another with --listen"),
-            ),
+            duly::Error::Invalid { field: "listen", reason, .. } if reason.starts_with("cannot listen") => {
+                CliError::new(
+                    exit::FAILURE,
+                    format!("{reason}; end who listens there, or choose another with --listen"),
+                )
+            }
             _ => error.into(),
         })
     }

@@ -134,8 +134,7 @@ pub async fn job_of_unknown_kind_is_not_delivered(store: TestStore) {
 
 pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
     let mut wakes = idle_node(&store, "a").await;
-    let pushed =
-        async || store.store.history(HistoryQuery::last_minutes(1)).await.expect("reads").total().pushed;
+    let pushed = async || store.store.history(HistoryQuery::last_minutes(1)).await.expect("reads").total().pushed;
     let before = pushed().await;
     store.push(Push::new("one", format!("\"{}\"", "x".repeat(98)))).await;
     assert_eq!(pushed().await, before + 1);

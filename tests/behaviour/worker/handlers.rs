@@ -53,8 +53,7 @@ async fn any_error_type_fails_an_attempt_and_is_kept() {
         .await
         .expect("drains");
     assert_eq!((summary.acked, summary.buried), (1, 4));
-    let dead =
-        duly.list(duly::Filter::all().state(State::Dead).limit(9)).await.expect("lists");
+    let dead = duly.list(duly::Filter::all().state(State::Dead).limit(9)).await.expect("lists");
     let mut errors = BTreeMap::new();
     for record in dead.jobs {
         let failures = job_record(&duly, record.job.id).await.failures;

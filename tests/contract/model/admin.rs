@@ -97,7 +97,9 @@ impl History {
         let id = self.some_id();
         let args = self.random.bool().then(|| *self.random.choice(&ARGS).expect("some"));
         let priority = self.random.bool().then(|| *self.random.choice(&Priority::ALL).expect("some"));
-        let edit = JobEdit::new().args(args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits))).priority(priority);
+        let edit = JobEdit::new()
+            .args(args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits)))
+            .priority(priority);
         let result = store.edit(id, edit).await.expect("edits");
         same("edit", result, self.model.edit(id, args, priority))
     }

@@ -138,7 +138,9 @@ impl Client<'_> {
             "add_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
             "tokens" | "kind_stats" | "queue_totals" => args.end(),
-            "add_kind_stats" => args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end(),
+            "add_kind_stats" => {
+                args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end()
+            }
             "add_audit_entry" => args.number(3).add("{}").end(),
             "audit_entries" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,

@@ -124,7 +124,8 @@ pub(crate) fn refresh_connections(
 ) -> rusqlite::Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     for name in held {
-        let other = connection_holder(&tx, name)?.is_some_and(|holder| holder != node && liveness.is_peer_alive(holder));
+        let other =
+            connection_holder(&tx, name)?.is_some_and(|holder| holder != node && liveness.is_peer_alive(holder));
         if !other {
             tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
                 .execute(params![name, node.as_bytes()])?;
