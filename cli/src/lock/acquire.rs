@@ -42,19 +42,19 @@ pub(super) struct AcquireArgs {
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     ttl: Option<Duration>,
 
-    /// Wait at most so long for the lock (then exit code 124); 0 tries once [default: as long as it takes]
+    /// Wait at most this long for the lock (then exit code 124); 0 tries once [default: without a limit]
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     wait: Option<Duration>,
 
-    /// Try once, and end with exit code 4 if somebody else holds the lock
+    /// Try once, and end with exit code 4 if another owner holds the lock
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
 
-    /// At most so many may hold it at a time: everybody should say the same [default: 1]
+    /// At most N owners may hold it at a time: all of them should pass the same number [default: 1]
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
 
-    /// Who this is, for those who look at who holds the lock [default: machine and process]
+    /// Describes this holder in lists of locks [default: machine and process]
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 

@@ -27,9 +27,9 @@ duly lock [OPTIONS] NAME -- COMMAND...
 ///
 /// `duly lock NAME -- COMMAND ARGS...` waits for its turn, runs the command, releases the lock when it has ended, and
 /// ends with its exit code (128 + n if signal n has killed it, 127 if there is no such command, 126 if it cannot be run).
-/// The command finds DULY_LOCK, DULY_FENCE and DULY_SLOT in its environment: hand the fence to whatever the lock
-/// protects, which must refuse a smaller one than it has seen.
-/// Signals are passed on to it. What it leaves running in the background is not covered by the lock.
+/// The command finds DULY_LOCK, DULY_FENCE and DULY_SLOT in its environment: pass the fence to the resource that the
+/// lock protects, which must refuse a smaller one than it has seen.
+/// Signals are passed on to it. The lock does not cover processes that it leaves running in the background.
 ///
 /// If the lock is lost while the command runs (it was broken, or the store was out of reach for too long), the command
 /// gets SIGTERM, and SIGKILL 5 s later: exit code 6. If duly itself is killed, so is the command.
@@ -47,18 +47,18 @@ pub(crate) struct LockArgs {
 
 #[derive(Debug, Subcommand)]
 enum LockVerb {
-    /// List locks that are held: who has them, since when, and how many wait
+    /// List held locks with their holders and the number of waiters
     Ls {
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
-    /// Show who holds a lock (exit code 3 if nobody does)
+    /// Show the holders of a lock (exit code 3 if the lock is free)
     Get {
         name: String,
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
-    /// Take a lock away from whoever holds it: their command is told, and the next waiter gets it
+    /// Take a lock away from its holders: their commands are stopped, and the next waiter gets the lock
     Break {
         name: String,
         #[command(flatten)]

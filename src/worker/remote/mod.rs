@@ -16,7 +16,7 @@
 //! let nodes = RemoteNodes::new(duly);
 //! let node = nodes.join("ada", vec!["default".into()], vec!["resize".into()], LEASE).await?;
 //! for job in node.claim(10, Duration::ZERO).await? {
-//!     let ack = Settlement { id: job.job.id, fence: job.fence, outcome: ReportedOutcome::Ack, result: None };
+//!     let ack = Settlement::new(job.job.id, job.fence, ReportedOutcome::Ack);
 //!     assert!(node.settle(vec![ack]).await?.is_empty(), "the worker held it");
 //! }
 //! nodes.leave(node.id(), None).await?;
