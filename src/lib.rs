@@ -51,6 +51,7 @@ mod otel;
 mod peers;
 #[doc(hidden)]
 pub mod store;
+mod sync;
 pub mod testing;
 mod transfer;
 mod uuid_id;

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process_group};
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::sync::start_thread;
 use crate::systemd;
 
 /// Spawn requests that may be queued.
@@ -127,7 +128,7 @@ impl Spawner {
                 let _ = reply.send(spawn_child(spec, &guard));
             }
         };
-        std::thread::Builder::new().name("spawner".to_owned()).spawn(work).context("cannot start a thread")?;
+        start_thread("spawner", work)?;
         Ok(Spawner { requests })
     }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::bounds::ERROR_BYTES_MAX;
@@ -20,6 +20,7 @@ use crate::escape::escape_text;
 use crate::events::short_id;
 use crate::output::{DIM, paint};
 use crate::printer::Printer;
+use crate::sync::LockExt;
 
 /// The kind of jobs that carry their own command.
 pub(crate) const COMMAND_KIND: &str = "command";
@@ -126,7 +127,7 @@ impl JobProcessRunner {
         if status.signal() == Some(Signal::TERM.as_raw()) {
             stop_requested |= tokio::time::timeout(STOP_NOTICE_TIMEOUT, ctx.stopping()).await.is_ok();
         }
-        let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = tail.lock_unpoisoned();
         decide_outcome(status, stop_requested, &tail)
     }
 
@@ -143,7 +144,7 @@ impl JobProcessRunner {
                 Ok(read) => &chunk[..read],
             };
             if let Some(tail) = tail {
-                append_tail(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), bytes);
+                append_tail(&mut tail.lock_unpoisoned(), bytes);
             }
             for byte in bytes {
                 if *byte != b'\n' {

@@ -33,6 +33,7 @@ mod serve;
 mod sql;
 mod stats;
 mod store;
+mod sync;
 mod systemd;
 mod time;
 mod token;

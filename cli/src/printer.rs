@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use duly::CancellationToken;
+
+use crate::sync::start_thread;
 
 /// Lines that may be queued; further lines are dropped and counted.
 const QUEUED_LINES_MAX: usize = 10_000;
@@ -39,7 +40,7 @@ impl Printer {
         let dropped_lines = Arc::new(AtomicU64::new(0));
         let thread_dropped_lines = dropped_lines.clone();
         let write = move || write_lines(&requests, &thread_dropped_lines, &closed);
-        std::thread::Builder::new().name("printer".to_owned()).spawn(write).context("cannot start a thread")?;
+        start_thread("printer", write)?;
         Ok(Printer { lines, dropped_lines })
     }
 

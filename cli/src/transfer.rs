@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output, pluralize};
+use crate::sync::LockExt;
 use crate::{Setup, store};
 
 /// The queue, the bar, the counts and the remaining time.
@@ -94,7 +95,7 @@ impl ProgressPrinter {
         self.bar.set_length(progress.total);
         self.bar.set_position(progress.moved);
         self.bar.set_message(progress.queue.to_owned());
-        let mut waiting = self.waiting_queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut waiting = self.waiting_queue.lock_unpoisoned();
         if progress.is_waiting && *waiting != progress.queue {
             progress.queue.clone_into(&mut waiting);
             let message = format!("waiting for running jobs of queue {} to end", progress.queue);

@@ -1,7 +1,7 @@
 //! Extractors for bodies and parameters: strict, bounded, and with an error that points at the wrong field.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::to_bytes;
@@ -15,6 +15,8 @@ use super::identity::Identity;
 use super::json_pointer;
 use super::problem::{Problem, Result};
 use super::server::App;
+
+use crate::sync::LockExt;
 
 /// The most bytes of a body: the longest args, every byte of them escaped, and the fields around them.
 pub(super) const BODY_BYTES_MAX: usize = 2 * duly::bounds::ARGS_BYTES_MAX;
@@ -231,7 +233,7 @@ struct KeyDigests {
 impl IdempotencyKeys {
     /// Returns whether the key is new, or was sent with the same request before. Remembers a new key.
     fn matches_previous(&self, key: &str, digest: [u8; 32]) -> bool {
-        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.0.lock_unpoisoned();
         let KeyDigests { by_key, order } = &mut *keys;
         if let Some(previous) = by_key.get(key) {
             return *previous == digest;

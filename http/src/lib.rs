@@ -37,6 +37,7 @@ mod rate_limit;
 mod server;
 mod sessions;
 mod streams;
+mod sync;
 mod token_cache;
 mod views;
 mod write_timeout;

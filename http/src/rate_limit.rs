@@ -1,10 +1,12 @@
 //! Rate limits: a token bucket per address or client name, for a bounded number of them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use duly::Clock;
+
+use crate::sync::LockExt;
 
 /// The most addresses and names with a bucket; beyond that, full buckets are dropped.
 const BUCKETS_MAX: usize = 10_000;
@@ -66,7 +68,7 @@ impl TokenBuckets {
 
     fn take(&self, key: &str, amount: f64) -> Result<(), u32> {
         let now = Clock::system().monotonic();
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut levels = self.levels.lock_unpoisoned();
         if levels.len() >= BUCKETS_MAX && !levels.contains_key(key) {
             levels.retain(|_, (level, at)| self.refill(*level, *at, now) < self.capacity);
             // All of them are in use: bounded memory is worth more than their counts.

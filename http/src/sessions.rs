@@ -1,13 +1,15 @@
 //! Browser sessions, kept in memory: signing out and a restart end them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
 use duly::Clock;
 use duly::admin::TokenSecret;
+
+use crate::sync::LockExt;
 
 /// A session expires after this time without a request.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
@@ -38,7 +40,7 @@ impl Sessions {
     /// Creates a session for a valid token, and returns the value of the `Set-Cookie` header.
     pub(crate) fn create(&self, token: [u8; 32], secure: bool) -> String {
         let (id, now) = (TokenSecret::generate().as_str().to_owned(), now());
-        let mut sessions = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.by_id.lock_unpoisoned();
         sessions.retain(|_, session| !session.has_expired(now));
         if sessions.len() >= SESSIONS_MAX {
             let oldest = sessions.iter().min_by_key(|(_, session)| session.last_used).map(|(id, _)| id.clone());
@@ -51,7 +53,7 @@ impl Sessions {
     /// Returns the hash of the session's token, and marks the session as used.
     pub(crate) fn touch(&self, id: &str) -> Option<[u8; 32]> {
         let now = now();
-        let mut sessions = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.by_id.lock_unpoisoned();
         let session = sessions.get_mut(id).filter(|session| !session.has_expired(now))?;
         session.last_used = now;
         Some(session.token)
@@ -59,14 +61,14 @@ impl Sessions {
 
     /// As [`Sessions::touch`], but without marking the session as used: an open stream must not keep it alive.
     pub(crate) fn peek(&self, id: &str) -> Option<[u8; 32]> {
-        let sessions = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.by_id.lock_unpoisoned();
         sessions.get(id).filter(|session| !session.has_expired(now())).map(|session| session.token)
     }
 
     /// Removes the session of a request, and returns the value of the `Set-Cookie` header.
     pub(crate) fn remove(&self, headers: &HeaderMap, secure: bool) -> String {
         if let Some(id) = session_id(headers, secure) {
-            self.by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+            self.by_id.lock_unpoisoned().remove(id);
         }
         cookie("", secure, Duration::ZERO)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -16,6 +16,8 @@ use super::credential::Credential;
 use super::identity::Identity;
 use super::problem::{Problem, Result};
 use super::server::App;
+
+use crate::sync::LockExt;
 
 /// The interval of keep-alive comments, which stop proxies from closing the connection, and of credential checks on an
 /// idle stream.
@@ -32,7 +34,7 @@ pub(crate) struct Streams(Mutex<HashMap<String, usize>>);
 
 impl Streams {
     fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_unpoisoned()
     }
 }
 

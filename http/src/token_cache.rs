@@ -1,11 +1,13 @@
 //! A cache of the store's tokens, so that a request does not need to query the store.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::admin::{Token, TokenSecret};
 use duly::{Clock, Duly, Result};
 use subtle::ConstantTimeEq;
+
+use crate::sync::LockExt;
 
 /// A removed token stays valid for at most this long.
 const CACHE_TTL: Duration = Duration::from_secs(2);
@@ -46,17 +48,17 @@ impl TokenCache {
         let (is_open, store_now) = (valid.is_empty(), duly.now());
         valid.retain(|token| !token.is_expired(store_now));
         let tokens = Arc::new(TokenList { valid, is_open });
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now(), tokens.clone()));
+        *self.cached.lock_unpoisoned() = Some((now(), tokens.clone()));
         Ok(tokens)
     }
 
     /// Drops the cached tokens.
     pub(crate) fn clear(&self) {
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.cached.lock_unpoisoned() = None;
     }
 
     fn cached(&self, age_max: Duration) -> Option<Arc<TokenList>> {
-        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = self.cached.lock_unpoisoned();
         let (at, tokens) = cached.as_ref()?;
         (now().saturating_sub(*at) < age_max).then(|| tokens.clone())
     }

@@ -6,7 +6,7 @@
 //! A repeating pattern (`*/10 * * * *`) follows the wall clock: it does not fire in a gap, and fires twice in a fold.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use croner::Cron;
@@ -17,6 +17,7 @@ use jiff::{Timestamp, Zoned};
 use crate::clock::{Micros, from_micros, to_micros};
 use crate::cron::parse_error;
 use crate::error::{Error, Result};
+use crate::sync::LockExt;
 
 /// Maximum length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256;
@@ -169,7 +170,7 @@ const MATCH_CHECK_START_SECS: i64 = 946_684_800;
 /// not cached here: their data may change while a process runs.
 fn parse_cached(pattern: &str) -> Result<Arc<ParsedPattern>> {
     static PARSED: Mutex<BTreeMap<String, Arc<ParsedPattern>>> = Mutex::new(BTreeMap::new());
-    let cache = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let cache = || PARSED.lock_unpoisoned();
     if let Some(parsed) = cache().get(pattern) {
         return Ok(parsed.clone());
     }

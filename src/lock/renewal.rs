@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::job::Fence;
 use crate::peers::{Peers, PeersInner};
 use crate::store::{LOCK_EXTENDS_MAX, LockOwner, LockRequest};
+use crate::sync::LockExt;
 
 /// A hold is extended after this part of its duration.
 const EXTEND_AFTER_FRACTION: f64 = 1.0 / 3.0;
@@ -141,7 +142,7 @@ impl HeldLocks {
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<LockOwner, Arc<HeldLock>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock_unpoisoned()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use crate::lock::backoff_delay;
 use crate::lock::renewal::HeldLock;
 use crate::peers::{Peers, PeersInner};
 use crate::store::{LOCK_WAITS_MAX, LockOwner, LockReply, LockRequest};
+use crate::sync::LockExt;
 
 /// Wait this much longer than a hold lasts, so that it has surely expired.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(1);
@@ -50,11 +51,11 @@ struct LockWait {
 
 impl LockWait {
     fn result(&self) -> MutexGuard<'_, Option<Result<Arc<HeldLock>>>> {
-        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+        self.result.lock_unpoisoned()
     }
 
     fn last_error(&self) -> MutexGuard<'_, Option<String>> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_error.lock_unpoisoned()
     }
 
     /// Returns when to request the lock without a notification: only for the first waiter, when the hold expires.
@@ -74,7 +75,7 @@ pub(crate) struct LockWaiters {
 
 impl LockWaiters {
     fn waits(&self) -> MutexGuard<'_, HashMap<LockOwner, Arc<LockWait>>> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waits.lock_unpoisoned()
     }
 
     /// Returns the awaited locks, or a random part of them if there are too many for one announcement.

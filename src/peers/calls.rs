@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -19,6 +19,7 @@ use crate::peers::call::{
 };
 use crate::peers::{Peers, PeersInner, builtin_methods};
 use crate::store::Recipient;
+use crate::sync::LockExt;
 
 /// Most pending calls of this process.
 const PENDING_CALLS_MAX: usize = 10_000;
@@ -128,7 +129,7 @@ impl CallRegistry {
     }
 
     fn open_calls(&self) -> MutexGuard<'_, HashMap<Uuid, OpenCall>> {
-        self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open_calls.lock_unpoisoned()
     }
 
     pub(crate) fn counts(&self) -> CallCounts {
@@ -182,7 +183,7 @@ impl CallRegistry {
         if deadline > now + micros(CALL_TIMEOUT_MAX + CLOCK_SKEW_MAX) {
             return Err(RejectReason::Malformed);
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock_unpoisoned();
         if clock::monotonic_now() >= seen.prune_at {
             seen.expires_at.retain(|_, expires| *expires > now);
             seen.prune_at = clock::monotonic_now() + SEEN_PRUNE_INTERVAL;
@@ -407,7 +408,7 @@ mod tests {
         ping().await.expect("replies");
         let deadline = to_micros(peers.store().now()) + micros(CALL_TIMEOUT_MAX);
         let fill_seen = |expires: Micros| {
-            let mut seen = peers.inner.calls.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = peers.inner.calls.seen.lock_unpoisoned();
             seen.expires_at = (0..SEEN_CALLS_MAX).map(|_| (Uuid::now_v7(), expires)).collect();
         };
         fill_seen(deadline);

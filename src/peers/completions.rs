@@ -2,7 +2,7 @@
 //! completions whose notification was lost. The number of callers does not add polling.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, JobRecord};
 use crate::peers::{Peers, PeersInner};
 use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION};
+use crate::sync::LockExt;
 
 /// Most jobs that this process waits for at a time.
 pub const WAITED_JOBS_MAX: usize = 100_000;
@@ -60,7 +61,7 @@ struct WatchedQueue {
 
 impl Completions {
     fn waits(&self) -> MutexGuard<'_, CompletionWaits> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waits.lock_unpoisoned()
     }
 
     /// Handles completed jobs; an empty list means that some jobs have completed, but it is unknown which.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::error::{Error, Result};
 use crate::peers::{Peers, PeersInner};
 use crate::store::CONNECTIONS_BATCH_MAX;
+use crate::sync::LockExt;
 
 /// Most connections of one process.
 const HELD_CONNECTIONS_MAX: usize = 1_000_000;
@@ -35,11 +36,11 @@ pub(crate) struct HeldConnections {
 
 impl HeldConnections {
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock_unpoisoned()
     }
 
     fn unsent(&self) -> MutexGuard<'_, BTreeMap<String, Vec<UpdateSender>>> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsent.lock_unpoisoned()
     }
 
     /// Returns whether this process holds the connection.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::BoxError;
 use crate::peers::call::CallContext;
+use crate::sync::LockExt;
 
 /// Default number of concurrent calls of a method.
 pub const DEFAULT_METHOD_CONCURRENCY: usize = 64;
@@ -105,8 +106,7 @@ impl Method {
         if args.get().len() > self.args_bytes_max {
             return Err(format!("args have {} bytes; at most {} are allowed", args.get().len(), self.args_bytes_max));
         }
-        let is_over_rate =
-            |rate: &Arc<Mutex<CallRate>>| !rate.lock().unwrap_or_else(PoisonError::into_inner).try_take();
+        let is_over_rate = |rate: &Arc<Mutex<CallRate>>| !rate.lock_unpoisoned().try_take();
         let permit = self.permits.clone().try_acquire_owned();
         let permit = permit.map_err(|_| "the maximum number of concurrent calls is running".to_owned())?;
         if self.rate.as_ref().is_some_and(is_over_rate) {
@@ -153,7 +153,7 @@ pub(crate) struct MethodRegistry(Mutex<HashMap<String, Method>>);
 
 impl MethodRegistry {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Method>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_unpoisoned()
     }
 
     /// Adds a method, replacing one with the same name. Returns false if there are too many.

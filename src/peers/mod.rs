@@ -15,7 +15,7 @@ pub(crate) mod replies;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
@@ -43,6 +43,7 @@ use crate::lock::waiters::LockWaiters;
 use crate::node::NodeId;
 use crate::peers::call::{ClusterKeys, Method, MethodRegistry};
 use crate::store::{AnnounceReply, LockOwner, LockRequest, Notification, PeerInfo, Store};
+use crate::sync::{LockExt, build_thread_runtime, start_thread};
 
 /// How long a stopping process waits for its remaining requests.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -93,13 +94,12 @@ pub(crate) struct PeersInner {
 impl Peers {
     /// Starts the thread. Sends nothing to the store yet.
     pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: ClusterKeys) -> Result<Arc<Self>> {
-        let start_error = |e: std::io::Error| Error::store("announce", format!("cannot start the peer thread: {e}"));
         let node = NodeId::fresh();
         // Notifications are handled on the runtime that receives them, without a switch of threads.
         let store_runtime = store.runtime();
         let runtime = match store_runtime {
             Some(_) => None,
-            None => Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start_error)?),
+            None => Some(build_thread_runtime("announce")?),
         };
         let Some(handle) = store_runtime.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
             return Err(Error::store("announce", "there is no thread to run on"));
@@ -139,7 +139,7 @@ impl Peers {
                     drop(runtime);
                     drop(alive);
                 };
-                std::thread::Builder::new().name("duly-peers".into()).spawn(run).map_err(start_error)?;
+                start_thread("announce", "duly-peers", run)?;
             }
         }
         Ok(Arc::new(Peers { inner, thread_ended: Mutex::new(ended) }))
@@ -206,7 +206,7 @@ impl Drop for Peers {
         self.inner.stop.cancel();
         let on_peer_thread = Handle::try_current().is_ok_and(|current| current.id() == self.inner.handle.id());
         if !on_peer_thread {
-            let ended = self.thread_ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = self.thread_ended.lock_unpoisoned();
             let _ = ended.recv_timeout(CLOSE_TIMEOUT);
         }
     }
@@ -214,7 +214,7 @@ impl Drop for Peers {
 
 impl PeersInner {
     fn workers(&self) -> MutexGuard<'_, Vec<LocalWorker>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.workers.lock_unpoisoned()
     }
 
     pub(crate) async fn ensure_announced(self: &Arc<Self>) -> Result<()> {

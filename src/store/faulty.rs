@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
 use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
+use crate::sync::LockExt;
 
 /// The kind of failure.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +72,7 @@ impl FaultyStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, FaultPlan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plan.lock_unpoisoned()
     }
 
     fn next_fault(&self, op: &'static str) -> Option<InjectedFault> {

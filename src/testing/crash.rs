@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::sync::LockExt;
+
 /// The point at which an attempt ends as if its process had been killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,7 +70,7 @@ impl Crash {
         let CrashAt::Await(nth) = self.at else {
             return false;
         };
-        let mut waits = self.awaits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut waits = self.awaits.lock_unpoisoned();
         *waits += 1;
         *waits == nth
     }

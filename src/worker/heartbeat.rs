@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Clock, Micros, micros};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::node::Node;
 use crate::store::{HeartbeatReply, Store};
+use crate::sync::{build_thread_runtime, start_thread};
 use crate::worker::loop_host::LoopHost;
 
 /// A loop that has not turned for this long is stuck. Its heartbeats stop, so that other nodes take the jobs back.
@@ -49,8 +50,7 @@ impl HeartbeatThread {
             send_now: Arc::new(Notify::new()),
             stop: CancellationToken::new(),
         };
-        let failed = |e: std::io::Error| Error::store("heartbeat", format!("cannot start a thread: {e}"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = build_thread_runtime("heartbeat")?;
         let run = Heartbeats {
             store,
             node,
@@ -60,10 +60,7 @@ impl HeartbeatThread {
             stop: heartbeats.stop.clone(),
             host,
         };
-        std::thread::Builder::new()
-            .name("duly-heartbeat".into())
-            .spawn(move || runtime.block_on(run.run()))
-            .map_err(failed)?;
+        start_thread("heartbeat", "duly-heartbeat", move || runtime.block_on(run.run()))?;
         Ok(heartbeats)
     }
 

@@ -2,7 +2,7 @@
 //! later, so that they cost a settle nothing. A killed process loses its last few seconds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::job::Outcome;
@@ -10,6 +10,7 @@ use crate::store::{
     AttemptTiming, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_NUMBERS, StatCounters, Store, outcome_index,
     timing_indexes,
 };
+use crate::sync::LockExt;
 
 /// How long statistics are buffered before they are sent.
 const FLUSH_DELAY: Duration = Duration::from_secs(5);
@@ -29,7 +30,7 @@ struct UnsentKindStats {
 
 impl KindStatsBuffer {
     fn lock(&self) -> MutexGuard<'_, UnsentKindStats> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsent.lock_unpoisoned()
     }
 
     /// Counts a recorded attempt.

@@ -4,13 +4,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
 use crate::job::{Fence, HeldJob, JobId, JobProgress};
 use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PROGRESS_UPDATES_MAX, ProgressUpdate, truncate_text};
+use crate::sync::LockExt;
 use crate::worker::handler::AttemptState;
 
 /// Unsent progress of one attempt.
@@ -97,7 +98,7 @@ impl ProgressBuffer {
     }
 
     fn lock(&self) -> MutexGuard<'_, UnsentByClaim> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsent.lock_unpoisoned()
     }
 }
 

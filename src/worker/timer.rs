@@ -1,13 +1,14 @@
 //! A timer with a precision of a fraction of a millisecond. The runtime's timers count in whole milliseconds, which
 //! would delay due jobs.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::sync::{LockExt, start_thread, wait_on};
 
 /// A timer with its own thread, which ends when the timer is dropped.
 pub(super) struct Timer(Arc<TimerShared>);
@@ -29,10 +30,7 @@ impl Timer {
     pub(super) fn start() -> Result<Self> {
         let shared = Arc::new(TimerShared { state: Mutex::default(), changed: Condvar::new(), expired: Notify::new() });
         let thread = shared.clone();
-        std::thread::Builder::new()
-            .name("duly-timer".into())
-            .spawn(move || thread.run())
-            .map_err(|e| Error::store("run", format!("cannot start a thread: {e}")))?;
+        start_thread("run", "duly-timer", move || thread.run())?;
         Ok(Timer(shared))
     }
 
@@ -69,9 +67,9 @@ impl TimerShared {
         let mut state = self.lock();
         while !state.stopped {
             state = match state.deadline {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => wait_on(&self.changed, state, None),
                 Some(at) => match at.checked_duration_since(clock::monotonic_now()).filter(|rest| !rest.is_zero()) {
-                    Some(rest) => self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0,
+                    Some(rest) => wait_on(&self.changed, state, Some(rest)),
                     None => {
                         state.deadline = None;
                         self.expired.notify_one();
@@ -83,7 +81,7 @@ impl TimerShared {
     }
 
     fn lock(&self) -> MutexGuard<'_, TimerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 }
 

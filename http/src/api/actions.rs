@@ -1,7 +1,7 @@
 //! Bulk actions on the jobs that match a filter: counted first, then run in the background as an operation with an id.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -19,6 +19,7 @@ use crate::identity::{Identity, Operator};
 use crate::json::{Json, PathParam};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
+use crate::sync::LockExt;
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
@@ -112,7 +113,7 @@ pub(crate) struct Operations {
 
 impl Operations {
     fn all(&self) -> MutexGuard<'_, VecDeque<Operation>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock_unpoisoned()
     }
 
     fn change(&self, id: &str, change: impl FnOnce(&mut Operation)) {

@@ -3,7 +3,7 @@
 //! One task polls the store every second for all listeners, and stops with the last of them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -24,6 +24,7 @@ use crate::json::QueryParams;
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::streams::StreamSlot;
+use crate::sync::LockExt;
 use crate::views::{QueueView, unix_micros};
 use duly::{Clock, Duly};
 
@@ -112,7 +113,7 @@ impl Change {
 
 impl Events {
     fn log(&self) -> MutexGuard<'_, EventLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock_unpoisoned()
     }
 
     /// Subscribes a listener. With a number, it first receives the changes since then, or a snapshot if they are

@@ -6,7 +6,7 @@
 //! node. A node that lacks a method may crash when the method is called.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::Value;
@@ -30,6 +30,7 @@ use crate::peers::call::{
 };
 use crate::store::redis::{ConnectionRole, Redis};
 use crate::store::{StoreAddress, StoreOptions, parse_url};
+use crate::sync::LockExt;
 
 /// The environment variable with the token, used if [`BridgeBuilder::token`] is not called.
 pub const TOKEN_VARIABLE: &str = "DULY_ACTIONHERO_TOKEN";
@@ -177,10 +178,6 @@ struct BridgeInner {
 /// The `serverId` of the responding node, and its response.
 type NodeResponse = (String, Box<RawValue>);
 
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn check_method(method: &str) -> Result<()> {
     match message::is_api_method(method) {
         true => Ok(()),
@@ -213,7 +210,7 @@ impl BridgeInner {
                 self.handle_do(&from, ids, method, connection, args)
             }
             Ok(ChannelMessage::DoResponse { from, id, value }) => {
-                if let Some(responses) = lock_unpoisoned(&self.pending_calls).get(&id) {
+                if let Some(responses) = self.pending_calls.lock_unpoisoned().get(&id) {
                     let _ = responses.try_send((from, value));
                 }
             }
@@ -231,7 +228,7 @@ impl BridgeInner {
         connection: Option<String>,
         args: Box<RawValue>,
     ) {
-        if connection.as_ref().is_some_and(|connection| !lock_unpoisoned(&self.connections).contains(connection)) {
+        if connection.as_ref().is_some_and(|connection| !self.connections.lock_unpoisoned().contains(connection)) {
             return;
         }
         let Some(handler) = self.methods.get(&method) else {
@@ -313,12 +310,12 @@ impl Bridge {
 
     /// Starts to handle calls for this connection.
     pub fn hold_connection(&self, connection: impl Into<String>) {
-        lock_unpoisoned(&self.inner.connections).insert(connection.into());
+        self.inner.connections.lock_unpoisoned().insert(connection.into());
     }
 
     /// Stops handling calls for this connection. Returns whether it was held.
     pub fn drop_connection(&self, connection: &str) -> bool {
-        lock_unpoisoned(&self.inner.connections).remove(connection)
+        self.inner.connections.lock_unpoisoned().remove(connection)
     }
 }
 
@@ -455,7 +452,7 @@ struct PendingBridgeCall {
 impl PendingBridgeCall {
     fn open(inner: Arc<BridgeInner>, id: String) -> Result<Self> {
         let (sender, responses) = mpsc::channel(RESPONSES_MAX);
-        let mut pending = lock_unpoisoned(&inner.pending_calls);
+        let mut pending = inner.pending_calls.lock_unpoisoned();
         if pending.len() >= PENDING_CALLS_MAX {
             return Err(Error::store(
                 "call",
@@ -470,6 +467,6 @@ impl PendingBridgeCall {
 
 impl Drop for PendingBridgeCall {
     fn drop(&mut self) {
-        lock_unpoisoned(&self.inner.pending_calls).remove(&self.id);
+        self.inner.pending_calls.lock_unpoisoned().remove(&self.id);
     }
 }

@@ -9,7 +9,7 @@ mod item;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use crate::store::{
     LockReply, LockRequest, Notification, PeerInfo, QueueCounts, Recipient, Store, StoreOptions, TransferBatch,
     TransferBatchResult, TransferMarkReply, Wake,
 };
+use crate::sync::LockExt;
 
 /// URL options of this system.
 pub(super) const URL_OPTIONS: &[&str] = &["lock_limit"];
@@ -69,7 +70,7 @@ impl RedisInAction {
     /// Wakes an idle duly node as soon as an item is in the list of a queue: other programs push without a wake.
     fn watch_list(&self, queue: &str) {
         let connection = {
-            let mut watched = self.watched_queues.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watched = self.watched_queues.lock_unpoisoned();
             let free = (0..WATCHED_MAX).find(|connection| !watched.values().any(|used| used == connection));
             match free.filter(|_| !watched.contains_key(queue)) {
                 Some(connection) => watched.insert(queue.to_owned(), connection).map_or(connection, |_| connection),
@@ -80,7 +81,7 @@ impl RedisInAction {
         let (redis, watched, queue) = (self.redis.clone(), self.watched_queues.clone(), queue.to_owned());
         self.redis.spawn_on_runtime(async move {
             let has_items = redis.wait_for_list(&list_key(&queue), connection).await;
-            watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue);
+            watched.lock_unpoisoned().remove(&queue);
             if has_items.is_ok_and(|has_items| has_items) {
                 redis.wake_idle_node(&queue).await;
             }

@@ -26,7 +26,7 @@ mod settle;
 mod transfer;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -47,6 +47,7 @@ use crate::store::{
     HeartbeatReply, JobPage, LockPage, LockReply, LockRequest, NewToken, Notification, PeerInfo, QueueCounts,
     Recipient, Store, StoreOptions, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
 };
+use crate::sync::LockExt;
 
 /// Prefix of duly's own keys, after the prefix of the URL.
 const OWN_PREFIX: &str = "sidekiq";
@@ -117,7 +118,7 @@ impl Sidekiq {
     }
 
     fn state(&self) -> MutexGuard<'_, SidekiqState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     fn manual_now(&self) -> String {

@@ -3,10 +3,11 @@
 //! Every reply has a time that is past when it is read: by a little, or by seconds if replicas had to confirm the
 //! write. Each sample is therefore too low, and the maximum of the recent samples is closest to the true offset.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Micros;
+use crate::sync::LockExt;
 
 /// Length of the window over which the maximum is taken, before older samples are dropped.
 const SAMPLE_WINDOW: Micros = 5_000_000;
@@ -36,7 +37,7 @@ impl ClockOffset {
     /// Adds a sample: a reply with the time `store` was read at the time `ours`.
     pub(super) fn add_sample(&self, store: Micros, ours: Micros) {
         let sample = store - ours;
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.samples.lock_unpoisoned();
         let next = match samples.take() {
             Some(samples) if sample < samples.current_max.max(samples.previous_max) - REPLY_DELAY_MAX => {
                 OffsetSamples { window_start: ours, current_max: sample, previous_max: sample }

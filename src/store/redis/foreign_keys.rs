@@ -1,7 +1,7 @@
 //! Lets `compat` run its own scripts and channels, on keys that are not duly's, over the same connections.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
@@ -14,6 +14,7 @@ use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
 use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record};
 use crate::store::{LockOwner, LockRecord, StoreOptions};
+use crate::sync::LockExt;
 
 /// Maximum buffered messages per channel.
 const FOREIGN_MESSAGES_MAX: usize = 4_096;
@@ -32,7 +33,7 @@ struct ForeignSubscription {
 
 impl ForeignSubscriptions {
     fn channels(&self) -> MutexGuard<'_, HashMap<String, ForeignSubscription>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_unpoisoned()
     }
 
     /// Handles a message that the server pushed.

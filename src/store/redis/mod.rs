@@ -29,7 +29,7 @@ mod url;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -81,6 +81,7 @@ use crate::job::push::{Due, Push, PushResult};
 use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::redis::maintenance::health;
+use crate::sync::{LockExt, build_thread_runtime, start_thread};
 
 /// Interval at which Sentinels are asked for the master, and at which a Cluster is checked for unresponsive masters.
 const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -165,7 +166,7 @@ impl Redis {
     }
 
     fn state(&self) -> MutexGuard<'_, RedisState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     /// Returns the keys of a queue.
@@ -339,11 +340,9 @@ impl Drop for Redis {
 
 /// Starts a thread with its own runtime, so that heartbeats are sent however busy the rest of the process is.
 fn start_runtime(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
-    let start_error = |e: std::io::Error| Error::store("open", format!("cannot start a thread: {e}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start_error)?;
+    let runtime = build_thread_runtime("open")?;
     let handle = runtime.handle().clone();
-    let run = move || runtime.block_on(stop.cancelled());
-    std::thread::Builder::new().name("duly-redis".into()).spawn(run).map_err(start_error)?;
+    start_thread("open", "duly-redis", move || runtime.block_on(stop.cancelled()))?;
     Ok(handle)
 }
 

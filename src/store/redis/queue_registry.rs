@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -21,6 +21,7 @@ use crate::store::redis::conn::{ConnectionRole, Servers};
 use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::script;
 use crate::store::redis::url::Topology;
+use crate::sync::LockExt;
 
 /// How long the first heartbeat in a queue waits for the registration, so that a client that lists queues finds the
 /// node.
@@ -75,7 +76,7 @@ impl QueueRegistry {
     }
 
     fn registrations(&self) -> MutexGuard<'_, HashMap<String, QueueRegistration>> {
-        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registrations.lock_unpoisoned()
     }
 
     /// Registers a queue before its first push. A queue that was registered before is refreshed in the background.

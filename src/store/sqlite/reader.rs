@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
+use crate::sync::start_thread;
 
 /// Most reads that wait for the thread.
 const PENDING_READS_MAX: usize = 1_024;
@@ -25,10 +26,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn start(conn: Connection) -> Result<Self> {
         let (tasks, inbox) = channel::<ReadTask>();
-        let thread = std::thread::Builder::new()
-            .name("duly-reader".into())
-            .spawn(move || inbox.into_iter().for_each(|read| read(&conn)))
-            .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
+        let thread = start_thread("open", "duly-reader", move || inbox.into_iter().for_each(|read| read(&conn)))?;
         Ok(Reader { tasks: Some(tasks), permits: Semaphore::new(PENDING_READS_MAX), thread: Some(thread) })
     }
 

@@ -19,6 +19,7 @@ use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
 use crate::store::sqlite::nodes::wake::Notifier;
+use crate::sync::start_thread;
 
 /// Most operations that wait for the thread. Further callers wait for room.
 const PENDING_WRITES_MAX: usize = 4_096;
@@ -98,20 +99,15 @@ impl Writer {
         history: bool,
     ) -> Result<Self> {
         let (work, inbox) = channel();
-        let thread = std::thread::Builder::new()
-            .name("duly-writer".into())
-            .spawn(move || {
-                WriterThread {
-                    conn,
-                    clock,
-                    notifier: waker,
-                    queue_numbers: QueueNumbers::default(),
-                    wal_sync: WalSync::new(wal),
-                    history_enabled: history,
-                }
-                .run(&inbox);
-            })
-            .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
+        let mut writer = WriterThread {
+            conn,
+            clock,
+            notifier: waker,
+            queue_numbers: QueueNumbers::default(),
+            wal_sync: WalSync::new(wal),
+            history_enabled: history,
+        };
+        let thread = start_thread("open", "duly-writer", move || writer.run(&inbox))?;
         Ok(Writer { tasks: Some(work), permits: Arc::new(Semaphore::new(PENDING_WRITES_MAX)), thread: Some(thread) })
     }
 

@@ -32,7 +32,7 @@ mod settle;
 mod state;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 pub use self::held_jobs::{ReportedOutcome, Settlement};
@@ -44,6 +44,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
+use crate::sync::LockExt;
 
 /// The default lease of a remote node: longer than that of a worker in this process, which has a heartbeat thread.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -76,7 +77,7 @@ struct Inner {
 
 impl Inner {
     fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<RemoteNode>>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock_unpoisoned()
     }
 }
 

@@ -5,7 +5,7 @@
 //! worker's heartbeats, and the node releases it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -20,6 +20,7 @@ use crate::job::{Fence, HeldJob, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
 use crate::peers::WorkerRegistration;
 use crate::store::{CLAIM_MAX, Claim, ClaimReply, HeartbeatReply, ProgressUpdate};
+use crate::sync::LockExt;
 
 /// The most commands that wait for the node; a caller beyond that receives a busy error.
 const COMMANDS_MAX: usize = 16;
@@ -110,7 +111,7 @@ impl RemoteNode {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, RemoteState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     /// Returns whether the worker has sent nothing for its whole lease.
@@ -411,7 +412,7 @@ impl RemoteNode {
     /// Leaves the store: other nodes can take back its jobs at once.
     pub(super) async fn leave(&self) -> Result<()> {
         self.close();
-        drop(self.registration.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.registration.lock_unpoisoned().take());
         self.duly.store.leave(self.node.id).await
     }
 }

@@ -1,7 +1,7 @@
 //! One connection to one server: opened on first use, dropped on failure, and reconnected by the next request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,6 +16,7 @@ use crate::store::redis::conn::connector::{CONNECT_TIMEOUT, Connector, REPLY_TIM
 use crate::store::redis::conn::inline_driver::ConnectionDriver;
 use crate::store::redis::conn::pending_replies::PendingReplies;
 use crate::store::redis::url::ServerAddress;
+use crate::sync::LockExt;
 
 /// First backoff after a failed connect; doubles up to the maximum.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -263,7 +264,7 @@ impl ServerConnection {
     }
 
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     fn open_connection(&self) -> Option<OpenConnection> {

@@ -18,8 +18,10 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sync::LockExt;
 
 /// Maximum polls of a waiting request before it yields to other tasks.
 const POLLS_MAX: usize = 4;
@@ -105,7 +107,7 @@ impl Drop for DriverTask {
 
 impl DriverShared {
     fn future(&self) -> MutexGuard<'_, Option<ConnectionFuture>> {
-        self.future.lock().unwrap_or_else(PoisonError::into_inner)
+        self.future.lock_unpoisoned()
     }
 
     /// Closes the connection.
@@ -115,7 +117,7 @@ impl DriverShared {
     }
 
     fn state(&self) -> MutexGuard<'_, DriverState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     /// Polls the connection once: reads the data that has arrived and writes the requests that are queued.

@@ -24,7 +24,7 @@ mod slots;
 mod subscribe;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
@@ -47,6 +47,7 @@ use crate::store::redis::conn::slots::SlotMap;
 pub(super) use crate::store::redis::conn::subscribe::SubscribedConnection;
 use crate::store::redis::script::Script;
 use crate::store::redis::url::{RedisUrl, ServerAddress, Topology};
+use crate::sync::LockExt;
 
 /// Time during which a request that did not run is retried.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -338,7 +339,7 @@ impl Servers {
     }
 
     fn state(&self) -> MutexGuard<'_, ServersState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 
     fn connection(&self, role: ConnectionRole, address: &ServerAddress) -> Arc<ServerConnection> {

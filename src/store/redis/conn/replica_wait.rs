@@ -1,10 +1,11 @@
 //! A pool of connections to one master for requests that wait for replicas (`WAIT`), one request per connection.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::redis::conn::RETRY_TIMEOUT;
+use crate::sync::LockExt;
 
 /// Maximum connections to one server that wait for its replicas.
 const REPLICA_WAIT_CONNECTIONS_MAX: usize = 16;
@@ -33,7 +34,7 @@ impl ReplicaWaitPool {
     }
 
     fn free_indexes(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.free_indexes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free_indexes.lock_unpoisoned()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
@@ -14,6 +14,7 @@ use crate::store::redis::Redis;
 use crate::store::redis::conn::{ConnectionRole, SubscribedConnection};
 use crate::store::redis::jobs::{claim, push};
 use crate::store::redis::keys::QueueKeys;
+use crate::sync::LockExt;
 
 /// Maximum buffered wakes per node; more carry no information.
 const WAKES_MAX: usize = 256;
@@ -54,7 +55,7 @@ impl WakeSubscription {
     }
 
     fn connection(&self) -> MutexGuard<'_, Option<SubscribedConnection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock_unpoisoned()
     }
 
     fn is_subscribed(&self) -> bool {
@@ -80,7 +81,7 @@ impl WakeSubscription {
 
 impl WakeSubscriptions {
     fn channels(&self) -> MutexGuard<'_, HashMap<String, Arc<WakeSubscription>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channels.lock_unpoisoned()
     }
 
     /// Handles a message that the server pushed.

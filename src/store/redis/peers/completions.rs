@@ -4,7 +4,7 @@
 //! The channel arrives on the heartbeat connection, and each completion goes to the nodes that wait.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::{PushInfo, PushKind, Value};
 
@@ -17,6 +17,7 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::peers::messages::MessageSubscriptions;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
+use crate::sync::LockExt;
 
 /// Number of queues handled concurrently.
 const QUEUES_AT_ONCE: usize = 50;
@@ -44,7 +45,7 @@ impl CompletionSubscriptions {
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<String, CompletionSubscription>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channels.lock_unpoisoned()
     }
 
     /// Handles a message that the server pushed.

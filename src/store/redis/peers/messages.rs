@@ -3,7 +3,7 @@
 //! Both arrive on the heartbeat connection, which no handler can block.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value};
@@ -16,6 +16,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::locks;
 use crate::store::{Notification, Recipient};
+use crate::sync::LockExt;
 
 /// Maximum buffered notifications per node.
 const NOTIFICATIONS_MAX: usize = 1_024;
@@ -72,7 +73,7 @@ impl MessageSubscriptions {
     }
 
     fn subscribers(&self) -> MutexGuard<'_, MessageSubscribers> {
-        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.subscribers.lock_unpoisoned()
     }
 
     /// Handles a message that the server pushed.

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{Clock, Micros, micros};
@@ -24,6 +24,7 @@ use crate::store::sqlite::nodes::slots::{
 };
 use crate::store::sqlite::nodes::subscriptions::NodeSubscriptions;
 use crate::store::{Notification, Wake};
+use crate::sync::LockExt;
 
 pub(crate) use crate::store::sqlite::nodes::slots::NODES_MAX;
 
@@ -223,7 +224,7 @@ impl NodeRegistry {
 
     fn record_heartbeat(&self, lease: Duration) {
         let now = self.uptime();
-        let mut contact = self.heartbeat_streak.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut contact = self.heartbeat_streak.lock_unpoisoned();
         if now - contact.last > micros(lease) {
             contact.since = now;
         }
@@ -279,7 +280,7 @@ impl NodeRegistry {
                 let Some(silent) = self.occupied_slots().into_iter().find(|s| s.index == slot) else {
                     return true;
                 };
-                let contact = *self.heartbeat_streak.lock().unwrap_or_else(PoisonError::into_inner);
+                let contact = *self.heartbeat_streak.lock_unpoisoned();
                 let (now, lease) = (self.uptime(), silent.worker_heartbeat.lease);
                 now - contact.last <= lease && now - contact.since >= lease
             }
@@ -433,7 +434,7 @@ impl NodeRegistry {
     }
 
     fn local_nodes(&self) -> MutexGuard<'_, Vec<LocalNode>> {
-        self.local_nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.local_nodes.lock_unpoisoned()
     }
 }
 

@@ -7,12 +7,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Micros;
 use crate::node::NodeId;
+use crate::sync::LockExt;
 
 /// Most nodes on one file at a time.
 pub(crate) const NODES_MAX: usize = 1_024;
@@ -108,7 +109,7 @@ impl SlotTable {
     /// Returns all slots that have an owner, dead or alive.
     pub(crate) fn read_occupied(&self) -> io::Result<Vec<NodeSlot>> {
         let bytes = match self {
-            SlotTable::InMemory(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
+            SlotTable::InMemory(slots) => slots.lock_unpoisoned().concat(),
             SlotTable::Shared { file, .. } => {
                 let len = usize::try_from(file.metadata()?.len()).unwrap_or(0);
                 let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
@@ -124,7 +125,7 @@ impl SlotTable {
         match self {
             SlotTable::Shared { file, .. } => file.write_all_at(bytes, (slot * SLOT_BYTES + offset) as u64),
             SlotTable::InMemory(slots) => {
-                let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut slots = slots.lock_unpoisoned();
                 if slots.len() <= slot {
                     slots.resize(slot + 1, [0; SLOT_BYTES]);
                 }
@@ -138,7 +139,7 @@ impl SlotTable {
     pub(crate) fn lock_free_slot(&self) -> io::Result<(usize, Option<File>)> {
         match self {
             SlotTable::InMemory(slots) => {
-                let slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+                let slots = slots.lock_unpoisoned();
                 let free = slots.iter().position(|s| s[..16] == [0; 16]);
                 Ok((free.unwrap_or(slots.len()), None))
             }

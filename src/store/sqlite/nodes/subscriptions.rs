@@ -1,11 +1,12 @@
 //! The subscriptions of a local node: wakes and notifications.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::mpsc;
 
 use crate::store::sqlite::peers::messages::MessageReader;
 use crate::store::{Notification, Wake};
+use crate::sync::LockExt;
 
 /// Most pending notifications of a node. The last one is reserved for the report that some were dropped.
 pub(crate) const NOTIFICATIONS_MAX: usize = 1_024;
@@ -118,7 +119,7 @@ impl NodeSubscriptions {
     }
 
     fn inner(&self) -> MutexGuard<'_, NodeSubscriptionsInner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_unpoisoned()
     }
 }
 

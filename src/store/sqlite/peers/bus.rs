@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
 use crate::store::sqlite::peers::bus_file::BusFile;
+use crate::sync::start_thread;
 
 /// Most requests that wait for the thread.
 const PENDING_TASKS_MAX: usize = 1_024;
@@ -29,10 +30,7 @@ impl MessageBus {
     pub(crate) fn start(dir: Option<&Path>) -> Result<Self> {
         let (work, inbox) = channel::<BusTask>();
         let mut file = BusFile::in_dir(dir);
-        let thread = std::thread::Builder::new()
-            .name("duly-bus".into())
-            .spawn(move || inbox.into_iter().for_each(|work| work(&mut file)))
-            .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
+        let thread = start_thread("open", "duly-bus", move || inbox.into_iter().for_each(|work| work(&mut file)))?;
         Ok(MessageBus { tasks: Some(work), permits: Semaphore::new(PENDING_TASKS_MAX), thread: Some(thread) })
     }
 

@@ -6,7 +6,7 @@ pub(crate) mod connections;
 pub(crate) mod messages;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::mpsc;
 
@@ -22,6 +22,7 @@ use crate::store::sqlite::nodes::subscriptions::NOTIFICATIONS_MAX;
 use crate::store::sqlite::peers::bus::MessageBus;
 use crate::store::sqlite::peers::messages::{BusMessage, MessageReader};
 use crate::store::{CONNECTIONS_BATCH_MAX, Notification, PeerInfo, Recipient};
+use crate::sync::LockExt;
 
 /// The channel of a node, and whether it receives broadcasts.
 type PendingSubscription = (mpsc::Sender<Notification>, bool);
@@ -207,10 +208,10 @@ impl SqlitePeers {
     }
 
     fn discoverable(&self) -> MutexGuard<'_, HashSet<NodeId>> {
-        self.discoverable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.discoverable.lock_unpoisoned()
     }
 
     fn pending_subscriptions(&self) -> MutexGuard<'_, HashMap<NodeId, PendingSubscription>> {
-        self.pending_subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_subscriptions.lock_unpoisoned()
     }
 }
