@@ -130,7 +130,7 @@ impl BridgeBuilder {
             StoreOptions { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: true, ..options };
         let redis = Box::pin(Redis::open(server, &options)).await?;
         let messages = redis.subscribe_foreign(&channel);
-        redis.ensure_foreign_subscribed().await?;
+        redis.ensure_foreign_subscribed(&channel).await?;
         let inner = Arc::new(BridgeInner {
             redis,
             channel,
@@ -194,7 +194,7 @@ async fn run_listener(inner: Arc<BridgeInner>, mut messages: mpsc::Receiver<Vec<
             Some(bytes) = messages.recv() => inner.handle_message(&bytes),
             _ = check.tick() => {
                 // Messages published while the subscription is down are lost, as for every ActionHero node.
-                if let Err(error) = inner.redis.ensure_foreign_subscribed().await {
+                if let Err(error) = inner.redis.ensure_foreign_subscribed(&inner.channel).await {
                     tracing::warn!(%error, "not subscribed to ActionHero's channel; retrying");
                 }
             }

@@ -329,7 +329,7 @@ impl SortedSetSchedule {
     pub async fn next_expired(&self, lease: Duration) -> Result<LeasedId> {
         let mut backoff = BACKOFF_MIN;
         loop {
-            let subscribed = self.store.ensure_foreign_subscribed().await;
+            let subscribed = self.store.ensure_foreign_subscribed(&self.keys.channel).await;
             match self.take_due(lease, 1).await {
                 Ok((mut ids, wait)) => {
                     if let Some(id) = ids.pop() {

@@ -1,9 +1,8 @@
 //! Lets `compat` run its own scripts and channels, on keys that are not duly's, over the same connections.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-use redis::{Cmd, PushInfo, PushKind, Value};
+use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 
 use crate::clock::Micros;
@@ -12,45 +11,26 @@ use crate::job::Job;
 use crate::node::NodeId;
 use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
+use crate::store::redis::subscriptions::{Subscriber, Subscription};
 use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record};
 use crate::store::{LockOwner, LockRecord, StoreOptions};
-use crate::sync::LockExt;
 
 /// Maximum buffered messages per channel.
 const FOREIGN_MESSAGES_MAX: usize = 4_096;
 /// Server-side timeout of a blocking read; shorter than the reply timeout of a connection.
 const BLOCK_SECONDS: u32 = 4;
 
-/// Subscriptions to foreign channels, shared with the connection that receives their messages.
-#[derive(Clone, Default)]
-pub(super) struct ForeignSubscriptions(Arc<Mutex<HashMap<String, ForeignSubscription>>>);
+/// Receives the messages of a foreign channel.
+struct ForeignSubscriber(mpsc::Sender<Vec<u8>>);
 
-struct ForeignSubscription {
-    sender: mpsc::Sender<Vec<u8>>,
-    /// The generation of the subscribed connection; 0 if there is none.
-    subscribed_generation: u64,
-}
-
-impl ForeignSubscriptions {
-    fn channels(&self) -> MutexGuard<'_, HashMap<String, ForeignSubscription>> {
-        self.0.lock_unpoisoned()
+impl Subscriber for ForeignSubscriber {
+    fn receive(&self, message: &[u8]) {
+        // A slow receiver misses messages, as on any channel.
+        let _ = self.0.try_send(message.to_vec());
     }
 
-    /// Handles a message that the server pushed.
-    pub(super) fn handle_push(&self, info: &PushInfo) {
-        if info.kind == PushKind::Disconnection {
-            return self.channels().values_mut().for_each(|subscription| subscription.subscribed_generation = 0);
-        }
-        let (PushKind::Message, [Value::BulkString(channel), Value::BulkString(message), ..]) =
-            (&info.kind, &info.data[..])
-        else {
-            return;
-        };
-        let channels = self.channels();
-        if let Some(subscription) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get(channel)) {
-            // A slow receiver misses messages, as on any channel.
-            let _ = subscription.sender.try_send(message.clone());
-        }
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
@@ -94,32 +74,17 @@ impl Redis {
     /// Subscribes to a channel. Delivery starts with the next [`Redis::ensure_foreign_subscribed`].
     pub(crate) fn subscribe_foreign(&self, channel: &str) -> mpsc::Receiver<Vec<u8>> {
         let (sender, receiver) = mpsc::channel(FOREIGN_MESSAGES_MAX);
-        self.foreign_subscriptions
-            .channels()
-            .insert(channel.to_owned(), ForeignSubscription { sender, subscribed_generation: 0 });
+        let subscriber = Arc::new(ForeignSubscriber(sender));
+        self.subscriptions.replace(channel, Subscription::foreign(self.peer_keys.slot, channel, subscriber));
         receiver
     }
 
-    /// Renews the subscriptions to foreign channels. Returns whether messages may have been missed.
-    pub(crate) async fn ensure_foreign_subscribed(&self) -> Result<bool> {
-        let generation = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
-        let unsubscribed: Vec<String> = {
-            let channels = self.foreign_subscriptions.channels();
-            let is_stale = |subscription: &&ForeignSubscription| {
-                generation == 0 || subscription.subscribed_generation != generation
-            };
-            channels.iter().filter(|(_, subscription)| is_stale(subscription)).map(|(name, _)| name.clone()).collect()
-        };
-        for channel in &unsubscribed {
-            let mut cmd = redis::cmd("SUBSCRIBE");
-            cmd.arg(channel);
-            self.servers.send_idempotent("subscribe", ConnectionRole::Heartbeat, self.peer_keys.slot, &cmd).await?;
-            let generation = self.servers.generation(ConnectionRole::Heartbeat, self.peer_keys.slot);
-            if let Some(subscription) = self.foreign_subscriptions.channels().get_mut(channel) {
-                subscription.subscribed_generation = generation;
-            }
+    /// Subscribes to a foreign channel again if the subscribed connection is gone. Messages in between are lost.
+    pub(crate) async fn ensure_foreign_subscribed(&self, channel: &str) -> Result<()> {
+        match self.subscriptions.get(channel) {
+            Some(subscription) => subscription.ensure(&self.servers).await,
+            None => Ok(()),
         }
-        Ok(!unsubscribed.is_empty())
     }
 
     /// Waits a few seconds until a foreign list has an element, and leaves it there. `index` selects the connection.

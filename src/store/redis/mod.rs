@@ -24,6 +24,7 @@ mod record;
 mod reply;
 mod script;
 mod stats;
+mod subscriptions;
 mod transfer;
 mod url;
 
@@ -40,7 +41,6 @@ use tokio_util::sync::CancellationToken;
 use self::clock_offset::ClockOffset;
 pub(crate) use self::conn::ConnectionRole;
 use self::conn::{ReplicaConfirmation, Servers};
-use self::foreign_keys::ForeignSubscriptions;
 #[cfg(feature = "compat")]
 pub(crate) use self::foreign_keys::{
     dead_group, decode_lock_hold, encode_first_failure, encode_record, parse_lock_owner,
@@ -56,9 +56,7 @@ pub(crate) use self::locks::{check_lock_name, parse_lock_cursor, span_micros, u3
 pub(crate) use self::maintenance::acl::rules as acl_rules;
 #[cfg(feature = "compat")]
 pub(crate) use self::maintenance::health::keyspace_id;
-use self::nodes::wakes::WakeSubscriptions;
-use self::peers::completions::CompletionSubscriptions;
-use self::peers::messages::MessageSubscriptions;
+use self::peers::messages::MessageSubscriber;
 use self::queue_registry::QueueRegistry;
 pub(crate) use self::reply::ScriptReply;
 #[cfg(feature = "compat")]
@@ -66,6 +64,7 @@ pub(crate) use self::reply::parse_number;
 pub(crate) use self::script::{KeySet, Script};
 #[cfg(feature = "compat")]
 pub(crate) use self::script::{key_set, parts, scripts, sha1};
+use self::subscriptions::Subscriptions;
 pub(crate) use self::url::RedisUrl;
 use super::{
     AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, Capacity, ChangeResult, ChangeTarget, Claim, ClaimReply,
@@ -93,10 +92,7 @@ pub(crate) struct Redis {
     prefix: String,
     peer_keys: PeerKeys,
     queue_registry: Arc<QueueRegistry>,
-    wake_subscriptions: WakeSubscriptions,
-    message_subscriptions: MessageSubscriptions,
-    completion_subscriptions: CompletionSubscriptions,
-    foreign_subscriptions: ForeignSubscriptions,
+    subscriptions: Subscriptions,
     state: Mutex<RedisState>,
     /// Offset of the store's clock from ours, as the latest replies report it.
     clock_offset: ClockOffset,
@@ -120,6 +116,10 @@ struct RedisState {
     take_back_cursors: HashMap<(NodeId, String), String>,
     /// Local nodes that are announced as peers.
     announced_peers: BTreeSet<NodeId>,
+    /// Where the wakes of a local node go.
+    wake_senders: HashMap<NodeId, mpsc::Sender<Wake>>,
+    /// Where the messages to a local node go.
+    message_subscribers: HashMap<NodeId, Arc<MessageSubscriber>>,
     peer_cleanup: peers::PeerCleanup,
 }
 
@@ -131,17 +131,9 @@ impl Redis {
         let stop_guard = stop.clone().drop_guard();
         let runtime = start_runtime(stop.clone())?;
         let peer_keys = PeerKeys::new(&options.prefix);
-        let wakes = WakeSubscriptions::default();
-        let messages = MessageSubscriptions::new(&peer_keys);
-        let foreign = ForeignSubscriptions::default();
-        let completions = CompletionSubscriptions::new(messages.clone());
-        let subscriptions = (wakes.clone(), messages.clone(), foreign.clone(), completions.clone());
-        let push_handler = Arc::new(move |info| {
-            subscriptions.0.handle_push(&info);
-            subscriptions.1.handle_push(&info);
-            subscriptions.2.handle_push(&info);
-            subscriptions.3.handle_push(&info);
-        });
+        let subscriptions = Subscriptions::default();
+        let push_subscriptions = subscriptions.clone();
+        let push_handler = Arc::new(move |info| push_subscriptions.handle_push(&info));
         let servers = Servers::new(url, options, runtime.clone(), push_handler)?;
         runtime.spawn(check_masters_periodically(servers.clone(), stop.clone()));
         let store = Redis {
@@ -150,10 +142,7 @@ impl Redis {
             options: options.clone(),
             prefix: options.prefix.clone(),
             peer_keys,
-            wake_subscriptions: wakes,
-            message_subscriptions: messages,
-            completion_subscriptions: completions,
-            foreign_subscriptions: foreign,
+            subscriptions,
             state: Mutex::default(),
             clock_offset: ClockOffset::default(),
             runtime,
@@ -243,8 +232,13 @@ impl Redis {
     fn forget_node(&self, node: NodeId) {
         let mut state = self.state();
         state.queues_by_node.remove(&node);
+        state.wake_senders.remove(&node);
         state.maybe_idle.retain(|(other, _)| *other != node);
         state.checked_deferrals.retain(|(other, _), _| *other != node);
+    }
+
+    fn message_subscriber(&self, node: NodeId) -> Option<Arc<MessageSubscriber>> {
+        self.state().message_subscribers.get(&node).cloned()
     }
 
     /// Returns the position at which the take-back of a dead node's jobs continues.

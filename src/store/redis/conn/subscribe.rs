@@ -18,13 +18,13 @@ pub(in crate::store::redis) struct SubscribedConnection {
 }
 
 impl SubscribedConnection {
-    pub(in crate::store::redis) fn is_current(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.generation != 0 && self.connection.generation() == self.generation
     }
 
     /// Unsubscribes from these channels. A failure is harmless: a few more messages arrive.
     pub(in crate::store::redis) async fn unsubscribe(&self, channels: &[String]) {
-        if self.is_current() {
+        if self.is_open() {
             let unsubscribe = async |channel: &String| {
                 let mut cmd = redis::cmd("SUNSUBSCRIBE");
                 cmd.arg(channel);
@@ -36,48 +36,40 @@ impl SubscribedConnection {
 }
 
 impl Servers {
-    /// Subscribes to channels of this slot on the worker connection of this runtime, so that wakes and claim replies
-    /// arrive in the order in which the server sent them.
+    /// Subscribes to channels of this slot. A worker subscribes on the connection of its own runtime, the one that
+    /// claims, so that wakes and claim replies arrive in the order in which the server sent them.
     ///
     /// Returns `None` if the connection changes meanwhile, because the subscription may be lost with it.
-    pub(in crate::store::redis) async fn subscribe_on_worker(
+    pub(in crate::store::redis) async fn subscribe(
         &self,
+        role: ConnectionRole,
         slot: u16,
+        command: &'static str,
         channels: &[String],
     ) -> Result<Option<SubscribedConnection>> {
         let subscribe = async |channel: &String| {
-            let mut cmd = redis::cmd("SSUBSCRIBE");
+            let mut cmd = redis::cmd(command);
             cmd.arg(channel);
-            self.send_idempotent("subscribe", ConnectionRole::Worker, slot, &cmd).await
+            self.send_idempotent("subscribe", role, slot, &cmd).await
         };
         for _ in 0..SUBSCRIBE_TRIES_MAX {
             let master_unknown = |error: MasterUnknown| error.into_error("subscribe");
-            let before = self.connection_for_slot(ConnectionRole::Worker, slot).await.map_err(master_unknown)?;
+            let before = self.connection_for_slot(role, slot).await.map_err(master_unknown)?;
             let generation = before.generation();
             futures_util::future::try_join_all(channels.iter().map(subscribe)).await?;
-            let after = self.connection_for_slot(ConnectionRole::Worker, slot).await.map_err(master_unknown)?;
+            let after = self.connection_for_slot(role, slot).await.map_err(master_unknown)?;
             let subscribed = SubscribedConnection { connection: before, generation };
             // The slot may have moved to another server meanwhile; the first server then carries no subscription.
-            if subscribed.is_current() && Arc::ptr_eq(&subscribed.connection, &after) {
+            if subscribed.is_open() && Arc::ptr_eq(&subscribed.connection, &after) {
                 return Ok(Some(subscribed));
             }
         }
         Ok(None)
     }
 
-    /// Subscribes to a channel of this slot. Returns the generation of the connection, or 0 if the connection changes
-    /// meanwhile, because the subscription may be lost with it.
-    pub(in crate::store::redis) async fn subscribe(&self, slot: u16, channel: &str) -> Result<u64> {
-        let mut cmd = redis::cmd("SSUBSCRIBE");
-        cmd.arg(channel);
-        for _ in 0..SUBSCRIBE_TRIES_MAX {
-            let before = self.generation(ConnectionRole::Heartbeat, slot);
-            self.send_idempotent("subscribe", ConnectionRole::Heartbeat, slot, &cmd).await?;
-            if before != 0 && self.generation(ConnectionRole::Heartbeat, slot) == before {
-                return Ok(before);
-            }
-        }
-        Ok(0)
+    /// Returns whether the connection is still open, and its server still has the slot.
+    pub(in crate::store::redis) fn is_current(&self, subscribed: &SubscribedConnection, slot: u16) -> bool {
+        subscribed.is_open() && self.state().address_of(&self.url, slot) == Some(subscribed.connection.address())
     }
 
     /// Returns the latest generation of the connections used for this slot, or 0 if there is none.

@@ -107,7 +107,7 @@ async fn heartbeat_in_queue(store: &Redis, node: &Node, queue: &str) -> Result<H
         store.queue_registry.mark_uncertain(queue);
     }
     store.queue_registry.register_after_heartbeat(queue, store.manual_now()).await;
-    store.wake_subscriptions.report_gaps(node.id, &keys);
+    wakes::report_gaps(store, node.id, &keys);
     Ok(heartbeat)
 }
 
@@ -126,7 +126,7 @@ async fn leave_queue(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
     let results = store.servers.run_script("leave", ConnectionRole::Heartbeat, keys.slot, &script::LEAVE, &cmd).await;
     // Only now: while the node was on the idle list, a push could have sent it a wake.
-    store.wake_subscriptions.unsubscribe_node(node, &keys).await;
+    wakes::unsubscribe_node(store, node, &keys).await;
     results.map(drop)
 }
 

@@ -3,10 +3,8 @@
 //! A waiting node marks the queue's `conf` for a while at a time; a settle reads the mark along with its other fields.
 //! The channel arrives on the heartbeat connection, and each completion goes to the nodes that wait.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use redis::{PushInfo, PushKind, Value};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::clock::micros;
 use crate::error::{Error, Result};
@@ -14,7 +12,8 @@ use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::peers::messages::MessageSubscriptions;
+use crate::store::redis::peers::messages::MessageSubscriber;
+use crate::store::redis::subscriptions::{Subscriber, Subscription};
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
 use crate::sync::LockExt;
@@ -24,77 +23,22 @@ const QUEUES_AT_ONCE: usize = 50;
 /// Length of a job id in bytes.
 pub(crate) const JOB_ID_BYTES: usize = 16;
 
-/// The channels and the nodes that wait on them, shared with the connections that receive messages.
-#[derive(Clone)]
-pub(crate) struct CompletionSubscriptions {
-    messages: MessageSubscriptions,
-    channels: Arc<Mutex<HashMap<String, CompletionSubscription>>>,
-}
+/// Receives the completions of a queue for a node that waits. They share the buffer of the node's messages.
+struct CompletionSubscriber(Arc<MessageSubscriber>);
 
-struct CompletionSubscription {
-    slot: u16,
-    /// The channels of the waiting nodes.
-    node_channels: BTreeSet<String>,
-    /// The generation of the subscribed connection; 0 if there is none.
-    subscribed_generation: u64,
-}
-
-impl CompletionSubscriptions {
-    pub(crate) fn new(messages: MessageSubscriptions) -> Self {
-        CompletionSubscriptions { messages, channels: Arc::default() }
+impl Subscriber for CompletionSubscriber {
+    fn receive(&self, ids: &[u8]) {
+        let ids = ids.chunks_exact(JOB_ID_BYTES).filter_map(reply::parse_job_id).collect();
+        self.0.notify(Notification::Completed(ids));
     }
 
-    fn channels(&self) -> MutexGuard<'_, HashMap<String, CompletionSubscription>> {
-        self.channels.lock_unpoisoned()
+    /// Makes the node watch the queue again at once. After a reconnect, the node notices the gap on its own channel.
+    fn note_end(&self) {
+        self.0.notify(Notification::Gap);
     }
 
-    /// Handles a message that the server pushed.
-    pub(crate) fn handle_push(&self, info: &PushInfo) {
-        let mut channels = self.channels();
-        if info.kind == PushKind::Disconnection {
-            // Whichever connection it was: subscribing twice does no harm, and the nodes notice it on their own
-            // channels.
-            return channels.values_mut().for_each(|subscription| subscription.subscribed_generation = 0);
-        }
-        let Some(Value::BulkString(channel)) = info.data.first() else {
-            return;
-        };
-        let Some(subscription) = std::str::from_utf8(channel).ok().and_then(|channel| channels.get_mut(channel)) else {
-            return;
-        };
-        let notification = match (&info.kind, info.data.get(1)) {
-            (PushKind::SMessage, Some(Value::BulkString(ids))) => {
-                Notification::Completed(ids.chunks_exact(JOB_ID_BYTES).filter_map(reply::parse_job_id).collect())
-            }
-            // The slot has moved to another server: completions are missed until the next subscription.
-            (PushKind::SUnsubscribe, _) => {
-                subscription.subscribed_generation = 0;
-                Notification::Gap
-            }
-            _ => return,
-        };
-        subscription.node_channels.iter().for_each(|node| self.messages.notify(node, notification.clone()));
-    }
-
-    /// Sets the channels of a node. Returns the channels on which no node waits any more.
-    fn set_node_channels(&self, node: &str, wanted: &HashMap<String, u16>) -> Vec<(String, u16)> {
-        let mut channels = self.channels();
-        for (channel, slot) in wanted {
-            let subscription =
-                CompletionSubscription { slot: *slot, node_channels: BTreeSet::new(), subscribed_generation: 0 };
-            channels.entry(channel.clone()).or_insert(subscription).node_channels.insert(node.to_owned());
-        }
-        let mut unused = Vec::new();
-        channels.retain(|channel, subscription| {
-            if !wanted.contains_key(channel) {
-                subscription.node_channels.remove(node);
-            }
-            if subscription.node_channels.is_empty() {
-                unused.push((channel.clone(), subscription.slot));
-            }
-            !subscription.node_channels.is_empty()
-        });
-        unused
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
@@ -104,16 +48,17 @@ pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[Str
         return Err(Error::invalid("queues", format!("must be at most {COMPLETION_QUEUES_MAX}")));
     }
     let keys: Vec<Arc<QueueKeys>> = queues.iter().map(|queue| store.keys(queue)).collect();
-    let wanted = keys.iter().map(|keys| (keys.completions_channel(), keys.slot)).collect();
-    for (channel, slot) in
-        store.completion_subscriptions.set_node_channels(&store.peer_keys.node_channel(node), &wanted)
-    {
-        let mut cmd = redis::cmd("SUNSUBSCRIBE");
-        cmd.arg(channel);
-        store.servers.send_idempotent("watch_completions", ConnectionRole::Heartbeat, slot, &cmd).await?;
+    let Some(subscriber) = store.message_subscriber(node) else {
+        return Ok(());
+    };
+    let wanted: BTreeSet<String> = keys.iter().map(|keys| keys.completions_channel()).collect();
+    let previous = std::mem::replace(&mut *subscriber.completion_channels.lock_unpoisoned(), wanted.clone());
+    for channel in previous.difference(&wanted) {
+        store.subscriptions.leave(channel, node).await;
     }
     for batch in keys.chunks(QUEUES_AT_ONCE) {
-        for watched in futures_util::future::join_all(batch.iter().map(|keys| watch_queue(store, keys))).await {
+        let watches = batch.iter().map(|keys| watch_queue(store, node, &subscriber, keys));
+        for watched in futures_util::future::join_all(watches).await {
             watched?;
         }
     }
@@ -121,21 +66,12 @@ pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[Str
 }
 
 /// Subscribes first, then marks the queue: the caller checks afterwards for jobs that finished in between.
-async fn watch_queue(store: &Redis, keys: &QueueKeys) -> Result<()> {
+async fn watch_queue(store: &Redis, node: NodeId, to: &Arc<MessageSubscriber>, keys: &QueueKeys) -> Result<()> {
     let channel = keys.completions_channel();
-    let subscribed_generation = store
-        .completion_subscriptions
-        .channels()
-        .get(&channel)
-        .map_or(0, |subscription| subscription.subscribed_generation);
-    if subscribed_generation == 0
-        || subscribed_generation != store.servers.generation(ConnectionRole::Heartbeat, keys.slot)
-    {
-        let generation = store.servers.subscribe(keys.slot, &channel).await?;
-        if let Some(subscription) = store.completion_subscriptions.channels().get_mut(&channel) {
-            subscription.subscribed_generation = generation;
-        }
-    }
+    let subscriber = Arc::new(CompletionSubscriber(to.clone()));
+    let channels = vec![channel.clone()];
+    let subscription = Subscription::new(ConnectionRole::Heartbeat, keys.slot, channels, node, subscriber);
+    store.subscriptions.join(&channel, subscription).ensure(&store.servers).await?;
     let mut cmd = script::WATCH_COMPLETIONS.call(keys);
     cmd.arg(store.manual_now()).arg(micros(COMPLETION_WATCH_DURATION));
     store

@@ -154,7 +154,8 @@ pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
             break;
         }
     }
-    messages::unsubscribe_node(store, node).await
+    messages::unsubscribe_node(store, node).await;
+    Ok(())
 }
 
 /// Scans a part of the waiters and connections of all nodes; returns the next cursors.
