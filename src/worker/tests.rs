@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use test_support::{in_time, until};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -10,8 +11,6 @@ use crate::job::push::Push;
 use crate::job::{JobId, State};
 use crate::store::faulty::{FaultyStore, InjectedFault};
 
-/// Far longer than anything here takes: a test that waits this long has failed.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// More faults than any test triggers.
 const ALWAYS: usize = usize::MAX;
 
@@ -43,12 +42,7 @@ impl WorkerFixture {
     }
 
     async fn wait_until(&self, expected: &str, is_met: impl Fn(&WorkerFixture) -> bool) {
-        let met = async {
-            while !is_met(self) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(TEST_TIMEOUT, met).await.unwrap_or_else(|_| panic!("timed out waiting until {expected}"));
+        until(expected, async || is_met(self)).await;
     }
 
     /// Pushes a job and waits until it is done or dead.
@@ -58,12 +52,7 @@ impl WorkerFixture {
     }
 
     async fn wait_for_state(&self, id: JobId, is_expected: impl Fn(State) -> bool) {
-        let reached = async {
-            while !is_expected(self.state(id).await) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(TEST_TIMEOUT, reached).await.expect("the job never has the state");
+        until("the job has the state", async || is_expected(self.state(id).await)).await;
     }
 
     async fn state(&self, id: JobId) -> State {
@@ -72,7 +61,7 @@ impl WorkerFixture {
 
     async fn shut_down(self) -> RunSummary {
         self.stop.cancel();
-        tokio::time::timeout(TEST_TIMEOUT, self.run).await.expect("in time").expect("no panic").expect("ends well")
+        in_time(self.run).await.expect("no panic").expect("ends well")
     }
 }
 
@@ -119,7 +108,7 @@ async fn large_claims_with_lost_replies_run_every_job_once() {
         }
         async {}
     });
-    let summary = tokio::time::timeout(TEST_TIMEOUT, worker.drain()).await.expect("in time").expect("ends well");
+    let summary = in_time(worker.drain()).await.expect("ends well");
     assert_eq!((summary.acked, summary.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
 }
 
@@ -131,23 +120,16 @@ async fn quiet_worker_releases_jobs_claimed_before() {
     let id = fixture.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
     fixture.wait_for_state(id, |state| state == State::Running).await;
     let node = fixture.duly.nodes().await.expect("reads")[0].id;
-    let becomes_quiet = async {
-        // It may not be subscribed yet.
-        while fixture.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, becomes_quiet).await.expect("the worker becomes quiet");
+    // It may not be subscribed yet.
+    until("the worker becomes quiet", async || {
+        fixture.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() == Some(1)
+    })
+    .await;
     assert_eq!(fixture.state(id).await, State::Running, "the claim is still in flight");
     fixture.wait_for_state(id, |state| state == State::Ready).await;
     assert_eq!(fixture.starts.load(Ordering::SeqCst), 0);
     // `why` explains that the job waits because the worker is quiet.
-    let explained = async {
-        while fixture.duly.why(id).await.expect("reads").code() != "quiet" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, explained).await.expect("`why` names the quiet worker");
+    until("`why` names the quiet worker", async || fixture.duly.why(id).await.expect("reads").code() == "quiet").await;
     assert_eq!(fixture.shut_down().await.acked, 0);
 }
 
@@ -176,19 +158,12 @@ async fn hanging_queue_does_not_delay_outcomes_of_another() {
     let stop = CancellationToken::new();
     let run = tokio::spawn(worker.run_until(stop.clone()));
     duly.push(Push::new("mail", "{}").queue("red")).await.expect("pushes");
-    while started.load(Ordering::SeqCst) == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the first job has started", async || started.load(Ordering::SeqCst) > 0).await;
     let id = duly.push(Push::new("mail", "{}").queue("green")).await.expect("pushes").id();
-    let done = async {
-        while !duly.get(id).await.expect("reads").expect("is kept").state.is_final() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, done).await.expect("green does not wait for red");
+    until("green is done without red", async || duly.get(id).await.expect("reads").expect("is kept").state.is_final())
+        .await;
     stop.cancel();
-    let summary =
-        tokio::time::timeout(TEST_TIMEOUT, run).await.expect("in time").expect("no panic").expect("ends well");
+    let summary = in_time(run).await.expect("no panic").expect("ends well");
     assert_eq!((summary.acked, summary.unrecorded), (1, 1));
 }
 
@@ -212,9 +187,7 @@ async fn tick_with_lost_or_refused_reply_pushes_one_job() {
     let record = fixture.duly.pause_cron("each").await.expect("pauses");
     let last = record.last_job().expect("has fired");
     let done = async || fixture.duly.get(last).await.expect("reads").is_some_and(|record| record.state.is_final());
-    while !done().await {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the last job is done", done).await;
     let jobs = fixture.duly.list(crate::Filter::default()).await.expect("lists").jobs;
     assert_eq!(fixture.starts.load(Ordering::SeqCst), jobs.len(), "each once: {jobs:?}");
     fixture.stop.cancel();
@@ -236,12 +209,7 @@ async fn log_lines_are_kept_once_when_outcome_is_sent_twice() {
     });
     let stop = CancellationToken::new();
     let run = tokio::spawn(worker.run_until(stop.clone()));
-    let done = async {
-        while !duly.get(id).await.expect("reads").expect("is kept").state.is_final() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, done).await.expect("in time");
+    until("the job is done", async || duly.get(id).await.expect("reads").expect("is kept").state.is_final()).await;
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
     let found = duly.get(id).await.expect("reads").expect("is kept");
