@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use test_support::{in_time, until};
+
 use crate::client::Duly;
 use crate::clock::Clock;
 use crate::peers::Peers;
@@ -25,15 +27,11 @@ fn lock_request(peers: &Peers, wait: bool) -> LockRequest {
     LockRequest { name, owner, node, lease, slots: 1, ttl: LONG_TIMEOUT, wait, note: String::new() }
 }
 
-async fn within_timeout<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG_TIMEOUT, work).await.expect("in time")
-}
-
 #[tokio::test]
 async fn lock_with_lost_reply_is_held_once() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::LoseReply, 2);
-    let guard = within_timeout(duly.lock("a").acquire()).await.expect("retries");
+    let guard = in_time(duly.lock("a").acquire()).await.expect("retries");
     assert_eq!(faulty.call_count("lock"), 3);
     assert_eq!(duly.locks(None).await.expect("lists").locks.len(), 1);
     guard.release().await.expect("is held");
@@ -45,12 +43,7 @@ async fn try_acquire_with_lost_reply_leaves_no_lock() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::LoseReply, 1);
     duly.lock("a").try_acquire().await.expect_err("the outcome is unknown");
-    within_timeout(async {
-        while !duly.locks(None).await.expect("lists").locks.is_empty() {
-            tokio::time::sleep(MS).await
-        }
-    })
-    .await;
+    until("the lock is free", async || duly.locks(None).await.expect("lists").locks.is_empty()).await;
 }
 
 #[tokio::test]
@@ -58,7 +51,7 @@ async fn guard_is_lost_when_extension_keeps_failing() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").ttl(300 * MS).acquire().await.expect("is free");
     faulty.inject("extend_locks", InjectedFault::Refuse, usize::MAX);
-    within_timeout(guard.lost()).await;
+    in_time(guard.lost()).await;
     assert!(guard.is_lost());
     assert!(faulty.call_count("extend_locks") > 2, "the extension is retried");
 }
@@ -68,7 +61,7 @@ async fn guard_is_lost_in_time_when_store_never_replies() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").ttl(300 * MS).acquire().await.expect("is free");
     faulty.inject("extend_locks", InjectedFault::WithholdReply, usize::MAX);
-    within_timeout(guard.lost()).await;
+    in_time(guard.lost()).await;
 }
 
 #[tokio::test]
@@ -76,12 +69,7 @@ async fn failed_extension_is_retried_and_lock_kept() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").ttl(400 * MS).acquire().await.expect("is free");
     faulty.inject("extend_locks", InjectedFault::LoseReply, 3);
-    within_timeout(async {
-        while faulty.call_count("extend_locks") < 5 {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("the extension is retried", async || faulty.call_count("extend_locks") >= 5).await;
     assert!(!guard.is_lost());
 }
 
@@ -91,12 +79,7 @@ async fn dropped_guard_is_not_extended() {
     faulty.inject("unlock", InjectedFault::Refuse, 5);
     drop(duly.lock("a").ttl(300 * MS).acquire().await.expect("is free"));
     let before = faulty.call_count("extend_locks");
-    within_timeout(async {
-        while !duly.locks(None).await.expect("lists").locks.is_empty() {
-            tokio::time::sleep(MS).await
-        }
-    })
-    .await;
+    until("the lock is free", async || duly.locks(None).await.expect("lists").locks.is_empty()).await;
     assert_eq!(faulty.call_count("extend_locks"), before, "renewal does not outlive the guard");
     assert!(faulty.call_count("unlock") > 1, "the release is retried");
 }
@@ -106,7 +89,7 @@ async fn release_with_lost_reply_succeeds() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
     faulty.inject("unlock", InjectedFault::LoseReply, 1);
-    within_timeout(guard.release()).await.expect("is released");
+    in_time(guard.release()).await.expect("is released");
     assert!(duly.lock("a").try_acquire().await.expect("replies").is_some());
 }
 
@@ -115,9 +98,9 @@ async fn release_of_lost_lock_with_lost_reply_is_rejected() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
     assert_eq!(duly.break_lock("a").await.expect("breaks"), 1);
-    within_timeout(guard.lost()).await;
+    in_time(guard.lost()).await;
     faulty.inject("unlock", InjectedFault::LoseReply, 1);
-    assert_eq!(within_timeout(guard.release()).await.expect_err("was lost before").code(), "conflict");
+    assert_eq!(in_time(guard.release()).await.expect_err("was lost before").code(), "conflict");
 }
 
 #[tokio::test]
@@ -125,7 +108,7 @@ async fn lock_expired_before_reply_is_not_returned() {
     let (duly, faulty) = open_faulty().await;
     let lock = || duly.lock("a").ttl(50 * MS);
     faulty.inject("lock", InjectedFault::DelayReply(200 * MS), 1);
-    let guard = within_timeout(lock().acquire()).await.expect("retries");
+    let guard = in_time(lock().acquire()).await.expect("retries");
     assert!(!guard.is_lost());
     assert_eq!(faulty.call_count("lock"), 2);
     guard.release().await.expect("is held");
@@ -138,15 +121,11 @@ async fn lock_wait_survives_store_failures() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
     let waiting = tokio::spawn(duly.lock("a").acquire());
-    within_timeout(async {
-        while duly.lock("a").holder().await.expect("reads").is_none_or(|held| held.waiters == 0) {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("it waits", async || duly.lock("a").holder().await.expect("reads").is_some_and(|held| held.waiters > 0))
+        .await;
     faulty.inject("lock", InjectedFault::Refuse, 3);
     guard.release().await.expect("is held");
-    let next = within_timeout(waiting).await.expect("no panic").expect("gets it");
+    let next = in_time(waiting).await.expect("no panic").expect("gets it");
     assert!(next.fence() > guard.fence());
 }
 
@@ -164,12 +143,7 @@ async fn unwanted_lock_turn_cancels_wait_and_keeps_hold() {
         peers.inner.handle_notification(crate::store::Notification::LockTurn { name: "a".to_owned(), owner });
     }
     let holder = async || duly.lock("a").holder().await.expect("reads").expect("is held");
-    within_timeout(async {
-        while holder().await.waiters > 0 || faulty.call_count("cancel_wait") < 4 {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("the wait is cancelled", async || holder().await.waiters == 0 && faulty.call_count("cancel_wait") >= 4).await;
     assert_eq!(holder().await.owner, held.owner);
     assert!(duly.store.unlock(&held).await.expect("replies"), "it is held");
 }
@@ -204,10 +178,8 @@ async fn connections_forgotten_by_store_are_resynced() {
         faulty.inject("refresh_connections", fault, 2);
         peers.inner.handle_notification(crate::store::Notification::Gap);
         for name in [&names[0], &names[HELD - 1]] {
-            within_timeout(async {
-                while duly.store.connection_holder(name).await.expect("reads") != Some(peers.node_id()) {
-                    tokio::time::sleep(MS).await;
-                }
+            until("the connection is held again", async || {
+                duly.store.connection_holder(name).await.expect("reads") == Some(peers.node_id())
             })
             .await;
         }
@@ -233,12 +205,7 @@ async fn thousands_of_waiters_do_not_poll_the_store() {
     const JOBS: usize = 2_000;
     let (duly, faulty) = open_faulty().await;
     let waits = push_and_wait(&duly, JOBS).await;
-    within_timeout(async {
-        while faulty.call_count("get") < 2 * JOBS {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("all wait", async || faulty.call_count("get") >= 2 * JOBS).await;
     assert_eq!(
         (faulty.call_count("watch_completions"), faulty.call_count("completed_among")),
         (1, 0),
@@ -263,15 +230,10 @@ async fn wait_polls_when_store_cannot_watch_completions() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("watch_completions", InjectedFault::Refuse, usize::MAX);
     let waits = push_and_wait(&duly, 3).await;
-    within_timeout(async {
-        while faulty.call_count("completed_among") == 0 {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("it polls", async || faulty.call_count("completed_among") > 0).await;
     run_all_jobs(&duly).await;
     for wait in waits {
-        assert!(within_timeout(wait).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
+        assert!(in_time(wait).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
     }
 }
 
@@ -286,17 +248,12 @@ async fn wait_polls_queues_beyond_watch_limit() {
         tokio::spawn(async move { duly.wait(id).await.expect("waits") })
     };
     let mut waits: Vec<_> = pushed.iter().map(wait).collect();
-    within_timeout(async {
-        while faulty.call_count("get") < 2 * pushed.len() {
-            tokio::time::sleep(MS).await;
-        }
-    })
-    .await;
+    until("all wait", async || faulty.call_count("get") >= 2 * pushed.len()).await;
     // Whichever queue is beyond the limit: the first and the last by name are both reported.
     let first_and_last: Vec<_> = [waits.pop(), Some(waits.remove(0))].into_iter().flatten().collect();
     for (index, wait) in [crate::store::COMPLETION_QUEUES_MAX, 0].into_iter().zip(first_and_last) {
         duly.remove(pushed[index].id()).await.expect("is there");
-        assert!(within_timeout(wait).await.expect("no panic").is_none(), "is gone");
+        assert!(in_time(wait).await.expect("no panic").is_none(), "is gone");
     }
     waits.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -314,7 +271,7 @@ async fn lock_broken_during_gap_is_lost_after_gap_is_reported() {
     // The first request after the gap fails too.
     faulty.inject("extend_locks", InjectedFault::Refuse, 1);
     peers.inner.handle_notification(crate::store::Notification::Gap);
-    within_timeout(guard.lost()).await;
+    in_time(guard.lost()).await;
     assert!(!kept.is_lost());
 }
 
@@ -326,11 +283,11 @@ async fn worker_with_full_command_queue_is_reported_busy() {
     node.id = peers.worker_node_id();
     let (commands, _receiver) = tokio::sync::mpsc::channel(1);
     let _registration = peers.register_worker(&node, commands);
-    let stop = async || within_timeout(duly.call("duly.stop", &()).node(node.id).reply::<u64>()).await;
+    let stop = async || in_time(duly.call("duly.stop", &()).node(node.id).reply::<u64>()).await;
     assert_eq!(stop().await.expect("accepts the command"), 1);
     let id = crate::job::JobId::fresh();
     let args = serde_json::json!({ "id": id });
-    let cancel = within_timeout(duly.call("duly.cancel", &args).node(node.id).reply::<bool>()).await;
+    let cancel = in_time(duly.call("duly.cancel", &args).node(node.id).reply::<bool>()).await;
     for result in [stop().await.map(drop), cancel.map(drop)] {
         let error = result.expect_err("the command queue is full").to_string();
         assert!(error.contains("has not executed earlier commands"), "{error}");
@@ -343,10 +300,8 @@ async fn failed_connection_removal_is_retried() {
     let held = duly.hold_connection("browser 7").await.expect("is free");
     faulty.inject("set_connections", InjectedFault::Refuse, 1);
     drop(held);
-    within_timeout(async {
-        while duly.store.connection_holder("browser 7").await.expect("reads").is_some() {
-            tokio::time::sleep(MS).await;
-        }
+    until("the connection is removed", async || {
+        duly.store.connection_holder("browser 7").await.expect("reads").is_none()
     })
     .await;
     assert!(faulty.call_count("set_connections") >= 3);
@@ -356,6 +311,6 @@ async fn failed_connection_removal_is_retried() {
 async fn lock_timeout_error_names_store_failure() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::Refuse, usize::MAX);
-    let error = within_timeout(duly.lock("a").wait(200 * MS).acquire()).await.expect_err("no answer").to_string();
+    let error = in_time(duly.lock("a").wait(200 * MS).acquire()).await.expect_err("no answer").to_string();
     assert!(error.contains("rejected on demand"), "{error}");
 }

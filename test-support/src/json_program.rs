@@ -61,15 +61,15 @@ impl JsonProgram {
     }
 
     /// Sends a request and returns the value of its reply.
-    pub async fn ask(&self, operation: &str, params: Value) -> Value {
+    pub async fn request(&self, operation: &str, params: Value) -> Value {
         let reply =
-            self.try_ask(operation, params).await.unwrap_or_else(|| panic!("{operation}: the program has ended"));
+            self.try_request(operation, params).await.unwrap_or_else(|| panic!("{operation}: the program has ended"));
         assert!(reply.get("error").is_none(), "{operation}: {reply}");
         reply["value"].clone()
     }
 
     /// Sends a request; returns `None` if the program has ended.
-    pub async fn try_ask(&self, operation: &str, params: Value) -> Option<Value> {
+    pub async fn try_request(&self, operation: &str, params: Value) -> Option<Value> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut line = json!({ "id": id, "do": operation });
         for (name, value) in params.as_object().into_iter().flatten() {

@@ -10,6 +10,7 @@ use duly::bounds::LEASE;
 use duly::store::Node;
 use duly::store::{LockOwner, LockRequest, Notification, PeerInfo, Recipient, Store};
 use duly::{Duly, NodeId};
+use test_support::until;
 use tokio::sync::mpsc::Receiver;
 
 /// Far longer than anything here takes; a test that waits this long has failed.
@@ -88,11 +89,10 @@ async fn messages_pass_between_stores_in_order() {
     assert_eq!(next(&mut a_inbox).await, message(b"back"));
 
     drop((there, b_inbox));
-    let deadline = Instant::now() + TIMEOUT;
-    while here.send(Recipient::Node(b), b"gone").await.expect("sends") == 1 {
-        assert!(Instant::now() < deadline, "a closed store still receives messages");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("a closed store receives no messages", async || {
+        here.send(Recipient::Node(b), b"gone").await.expect("sends") != 1
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -256,9 +256,8 @@ async fn waiter_with_lost_entry_waits_again() {
     let (holder, other) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
     let guard = holder.lock("a").acquire().await.expect("is free");
     let until_waiters = async |n: u64| {
-        while holder.lock("a").holder().await.expect("reads").is_none_or(|held| held.waiters < n) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let waiters = async || holder.lock("a").holder().await.expect("reads").map_or(0, |held| held.waiters);
+        until("more wait", async || waiters().await >= n).await;
     };
     let lost = tokio::spawn(other.lock("a").acquire());
     until_waiters(1).await;

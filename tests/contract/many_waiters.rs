@@ -55,7 +55,7 @@ mod on_a_server {
 
     /// Returns how many commands of clients and scripts the server has run since the last `CONFIG RESETSTAT`.
     fn commands(server: &Server) -> u64 {
-        let stats = server.ask(&["INFO", "commandstats"]).text();
+        let stats = server.send_command(&["INFO", "commandstats"]).text();
         let is_counted = |line: &&str| !line.contains("cmdstat_info") && !line.contains("cmdstat_config");
         let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
         stats.lines().filter(is_counted).filter_map(calls).sum()
@@ -69,7 +69,7 @@ mod on_a_server {
         let (waiter, worker) =
             (Duly::open(server.url()).await.expect("opens"), Duly::open(server.url()).await.expect("opens"));
         let jobs = push(&worker, JOBS).await;
-        server.ask(&["CONFIG", "RESETSTAT"]);
+        server.send_command(&["CONFIG", "RESETSTAT"]);
         let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
         // Each wait reads twice before it blocks: to find the queue, and again after it has subscribed.
         let has_read_twice = || {
@@ -81,13 +81,13 @@ mod on_a_server {
         // Announcements of a process that only listens cost nothing. One fallback check of all waits may fall into
         // this time, in a few large requests.
         let is_idle = || {
-            server.ask(&["CONFIG", "RESETSTAT"]);
+            server.send_command(&["CONFIG", "RESETSTAT"]);
             std::thread::sleep(AT_ONCE);
             let count = commands(&server);
             if count < JOBS as u64 / 10 { Ok(()) } else { Err(format!("{count} commands while {JOBS} wait")) }
         };
         tokio::task::block_in_place(|| wait_for("the server to be idle", is_idle));
-        server.ask(&["CONFIG", "RESETSTAT"]);
+        server.send_command(&["CONFIG", "RESETSTAT"]);
         tokio::time::sleep(2 * AT_ONCE).await;
         let count = commands(&server);
         assert!(count < JOBS as u64 / 10, "{count} commands while {JOBS} wait");
@@ -104,10 +104,11 @@ mod on_a_server {
         let waiter = Duly::open(format!("redis://{}", proxy.address())).await.expect("opens");
         let jobs = push(&worker, 2).await;
         let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
-        let has_waiter = || match server.ask(&["HGET", "duly:queue:{default}:conf", "watched_until"]).text().as_str() {
-            "" => Err("no wait is registered yet".to_owned()),
-            _ => Ok(()),
-        };
+        let has_waiter =
+            || match server.send_command(&["HGET", "duly:queue:{default}:conf", "watched_until"]).text().as_str() {
+                "" => Err("no wait is registered yet".to_owned()),
+                _ => Ok(()),
+            };
         tokio::task::block_in_place(|| wait_for("a wait to be registered", has_waiter));
         proxy.freeze(Direction::Replies);
         work(&worker).await;

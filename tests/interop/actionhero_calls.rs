@@ -123,13 +123,13 @@ async fn nodes_of_both_dialects_answer_calls_to_all_and_by_connection() {
     assert!(replies.iter().all(|reply| reply.value == "hello"));
     assert!(replies.iter().any(|reply| reply.from == other.id()));
     for (node, connection) in [(&twelve, "c-12"), (&newest, "c-29")] {
-        node.0.ask("connect", json!({ "connection": connection })).await;
+        node.0.request("connect", json!({ "connection": connection })).await;
         let got = bridge.call("api.test.echo", &[connection]).connection(connection).first::<String>().await;
         assert_eq!(got.expect("a reply"), connection);
-        let ran = node.0.ask("ran", json!({})).await;
+        let ran = node.0.request("ran", json!({})).await;
         assert!(ran.as_array().expect("a list").iter().any(|args| args[0] == connection), "must run here: {ran}");
     }
-    let ran = twelve.0.ask("ran", json!({})).await;
+    let ran = twelve.0.request("ran", json!({})).await;
     assert!(!ran.to_string().contains("c-29"), "{ran}");
     let since = Instant::now();
     let unheld = bridge.call("api.test.echo", &["x"]).connection("unheld").timeout(SECOND / 2).first::<String>().await;
@@ -185,7 +185,7 @@ async fn malformed_and_forged_messages_do_no_harm() {
         malformed.push(message(json!({ "messageType": "doResponse", "response": value })).into_bytes());
     }
     for bytes in &malformed {
-        server.ask(&[b"PUBLISH".as_slice(), b"apart", bytes]);
+        server.send_command(&[b"PUBLISH".as_slice(), b"apart", bytes]);
     }
     let got = caller.call("api.x.echo", &json!([1, "zwei"])).first::<Value>().await.expect("a reply");
     assert_eq!(got, json!([1, "zwei"]));
@@ -213,7 +213,7 @@ async fn late_reply_is_dropped_and_a_lost_connection_is_replaced() {
     assert_eq!(late.expect_err("too slow").code(), "timeout");
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(caller.call("api.x.quick", &[0]).first::<u32>().await.expect("a reply"), 2);
-    server.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.send_command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let since = Instant::now();
     while caller.call("api.x.quick", &[0]).timeout(Duration::from_millis(200)).first::<u32>().await.is_err() {
         assert!(since.elapsed() < 10 * SECOND, "the bridge did not reconnect");

@@ -76,7 +76,11 @@ async fn exclude(generation: Generation) {
     let server = server();
     let (duly, node) = (open(&server).await, ActionHero::start(generation, &server, "node-1").await);
     let guard = duly.lock("report").ttl(10 * SECOND).acquire().await.expect("free");
-    assert_eq!(server.ask(&["GET", "actionhero:lock:report"]).text(), guard.owner().to_string(), "only the owner");
+    assert_eq!(
+        server.send_command(&["GET", "actionhero:lock:report"]).text(),
+        guard.owner().to_string(),
+        "only the owner"
+    );
     assert!(!node.may_lock("report").await && !node.lock("report", 1_000).await && !node.unlock("report").await);
     guard.release().await.expect("still held");
     assert!(node.lock("report", 10_000).await, "free again");
@@ -163,11 +167,10 @@ async fn expiry_is_in_milliseconds_and_extended_only_by_the_owner() {
     assert!(store.lock(&other).await.expect("succeeds").hold.is_none());
     assert_eq!(store.extend_locks(std::slice::from_ref(&other)).await.expect("succeeds"), [false]);
     assert!(!store.unlock(&other).await.expect("succeeds"), "only the owner can unlock");
-    let ttl_ms = server.ask(&["PTTL", "actionhero:lock:short"]).text().parse::<u64>().expect("a number");
+    let ttl_ms = server.send_command(&["PTTL", "actionhero:lock:short"]).text().parse::<u64>().expect("a number");
     assert!(ttl_ms <= 1_500, "a rejected request must not extend the lock: {ttl_ms}");
-    while server.ask(&["EXISTS", "actionhero:lock:short"]).text() == "1" {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the lock has expired", async || server.send_command(&["EXISTS", "actionhero:lock:short"]).text() != "1")
+        .await;
     assert!(since.elapsed() < Duration::from_millis(1_600), "gone after {:?}", since.elapsed());
     assert!(!store.unlock(&owner).await.expect("succeeds"), "no longer held");
 }
@@ -177,7 +180,7 @@ async fn lock_without_expiry_is_shown_and_can_be_broken() {
     let server = server();
     let duly = open(&server).await;
     // The state after an ActionHero node crashes between SETNX and EXPIRE.
-    server.ask(&["SET", "actionhero:lock:stuck", "10.0.0.1"]);
+    server.send_command(&["SET", "actionhero:lock:stuck", "10.0.0.1"]);
     assert!(duly.lock("stuck").try_acquire().await.expect("succeeds").is_none());
     let holder = duly.lock("stuck").holder().await.expect("succeeds").expect("held");
     assert_eq!(holder.note, "ActionHero: 10.0.0.1, never expires");
@@ -185,7 +188,7 @@ async fn lock_without_expiry_is_shown_and_can_be_broken() {
     until_waiting(&duly, "stuck", 1).await;
     assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 1);
     let guard = in_time(waiting).await.expect("ran").expect("its turn");
-    assert_ne!(server.ask(&["PTTL", "actionhero:lock:stuck"]).text(), "-1", "duly's lock expires");
+    assert_ne!(server.send_command(&["PTTL", "actionhero:lock:stuck"]).text(), "-1", "duly's lock expires");
     assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 1);
     in_time(guard.lost()).await;
     assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 0);
@@ -197,7 +200,7 @@ async fn guard_with_deleted_key_is_lost() {
     let duly = open(&server).await;
     let guard = duly.lock("gone").ttl(SECOND).acquire().await.expect("free");
     // ActionHero's unlock does this to the next owner if its own lock expires between its GET and its DEL.
-    server.ask(&["DEL", "actionhero:lock:gone"]);
+    server.send_command(&["DEL", "actionhero:lock:gone"]);
     in_time(guard.lost()).await;
     assert!(matches!(guard.release().await, Err(Error::Conflict(_))));
 }
@@ -207,7 +210,7 @@ async fn prefix_is_used_and_unsupported_options_are_rejected() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_prefix=app:lock:&confirm_delay=0", url(&server))).await.expect("opens");
     let guard = duly.lock("x").acquire().await.expect("free");
-    assert_eq!(server.ask(&["EXISTS", "app:lock:x"]).text(), "1");
+    assert_eq!(server.send_command(&["EXISTS", "app:lock:x"]).text(), "1");
     drop(guard);
     let error = duly.push(duly::Push::new("mail", "{}")).await.expect_err("no jobs");
     assert!(error.to_string().contains("redis://HOST"), "{error}");

@@ -32,25 +32,25 @@ impl ActionHero {
     }
 
     pub async fn lock(&self, key: &str, ms: u64) -> bool {
-        self.0.ask("lock", json!({ "key": key, "ms": ms })).await == json!(true)
+        self.0.request("lock", json!({ "key": key, "ms": ms })).await == json!(true)
     }
 
     pub async fn unlock(&self, key: &str) -> bool {
-        self.0.ask("unlock", json!({ "key": key })).await == json!(true)
+        self.0.request("unlock", json!({ "key": key })).await == json!(true)
     }
 
     /// Returns whether the lock is free or held by this node.
     pub async fn may_lock(&self, key: &str) -> bool {
-        self.0.ask("checkLock", json!({ "key": key })).await == json!(true)
+        self.0.request("checkLock", json!({ "key": key })).await == json!(true)
     }
 
     /// Tries to take all of these locks at once. Returns those that the node believes to hold.
     pub async fn race(&self, keys: &[String], ms: u64) -> Vec<String> {
-        let locked = self.0.ask("race", json!({ "keys": keys, "ms": ms })).await;
+        let locked = self.0.request("race", json!({ "keys": keys, "ms": ms })).await;
         serde_json::from_value(locked).expect("names")
     }
 
     pub async fn call(&self, method: &str, args: Value, connection: Option<&str>) -> Value {
-        self.0.ask("call", json!({ "method": method, "args": args, "connection": connection })).await
+        self.0.request("call", json!({ "method": method, "args": args, "connection": connection })).await
     }
 }

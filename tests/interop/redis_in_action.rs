@@ -66,9 +66,9 @@ async fn jobs_pushed_by_python_run_in_duly() {
     let (duly, python) = (open(&server).await, python(&server).await);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    let now = python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["grüße 😀", 7] })).await;
+    let now = python.request("later", json!({ "queue": "mail", "name": "send", "args": ["grüße 😀", 7] })).await;
     let later = json!({ "queue": "mail", "name": "send", "args": ["later", 8], "delay": 1.0 });
-    let later = python.ask("later", later).await;
+    let later = python.request("later", later).await;
     until("both ran", async || log.lock().expect("no panic").len() == 2).await;
     stop.cancel();
     worker.await.expect("ends");
@@ -76,7 +76,7 @@ async fn jobs_pushed_by_python_run_in_duly() {
     let expected = [(now, "grüße 😀", 7), (later, "later", 8)];
     let expected = expected.map(|(id, text, n)| (id.as_str().expect("a UUID").to_owned(), text.to_owned(), n));
     assert_eq!(log, expected);
-    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn push_without_notification_is_noticed_at_once() {
     for n in 0..10 {
         let item = format!("[\"{}\", \"mail\", \"send\", [\"x\", {n}]]", JobId::fresh());
         let since = Instant::now();
-        server.ask(&["RPUSH", "queue:mail", &item]);
+        server.send_command(&["RPUSH", "queue:mail", &item]);
         until("it ran", async || log.lock().expect("no panic").len() == n + 1).await;
         latencies.push(since.elapsed());
         tokio::time::sleep(100 * MS).await;
@@ -99,12 +99,12 @@ async fn push_without_notification_is_noticed_at_once() {
     assert!(latencies[5] < 200 * MS, "mostly long before the next heartbeat: {latencies:?}");
     // If the queue is paused, the item stays in the list, and the worker does not poll in a busy loop.
     duly.pause_queue("mail").await.expect("paused");
-    server.ask(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
+    server.send_command(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
     let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
     let before = count();
     tokio::time::sleep(2 * SECOND).await;
     assert!(count() - before < 400, "{} commands in 2 s", count() - before);
-    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
+    assert_eq!(server.send_command(&["LLEN", "queue:mail"]).text(), "1");
     stop.cancel();
     worker.await.expect("ends");
 }
@@ -116,16 +116,19 @@ async fn pushed_items_have_the_bytes_python_writes() {
     let args = json!(["grüße \u{1F600} \"/\\\n", 7, { "b": [], "a": null }, 1.5, [true, 12345678901234567890u64]]);
     let id = JobId::fresh();
     duly.push(Push::new("send", args.to_string()).queue("mail").id(id)).await.expect("pushed");
-    let bytes = server.ask(&["LINDEX", "queue:mail", "0"]).text();
+    let bytes = server.send_command(&["LINDEX", "queue:mail", "0"]).text();
     // The order of the keys stays as pushed.
-    let text = python.ask("dumps", json!({ "value": [id.to_string(), "mail", "send", args] })).await;
+    let text = python.request("dumps", json!({ "value": [id.to_string(), "mail", "send", args] })).await;
     assert_eq!(Value::from(bytes), text);
-    assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([id.to_string(), "mail", "send", args]));
+    assert_eq!(python.request("pop", json!({ "queue": "mail" })).await, json!([id.to_string(), "mail", "send", args]));
     // A delayed item is moved by Python's poller.
-    python.ask("poll", json!({})).await;
+    python.request("poll", json!({})).await;
     let later = duly.push(Push::new("send", "[1]").queue("mail").after(300 * MS)).await.expect("pushed").id();
     assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").state, State::Scheduled);
-    assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([later.to_string(), "mail", "send", [1]]));
+    assert_eq!(
+        python.request("pop", json!({ "queue": "mail" })).await,
+        json!([later.to_string(), "mail", "send", [1]])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,7 +138,7 @@ async fn push_can_be_repeated_under_its_id() {
     let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:7"));
     assert!(duly.push(push()).await.expect("pushed").is_new());
     assert!(!duly.push(push()).await.expect("succeeds").is_new());
-    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
+    assert_eq!(server.send_command(&["LLEN", "queue:mail"]).text(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,8 +147,8 @@ async fn two_pollers_and_duly_run_each_item_once() {
     let server = server();
     let (duly, one, other) = (open(&server).await, python(&server).await, python(&server).await);
     for program in [&one, &other] {
-        program.ask("poll", json!({})).await;
-        program.ask("work", json!({ "queue": "mail" })).await;
+        program.request("poll", json!({})).await;
+        program.request("work", json!({ "queue": "mail" })).await;
     }
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
@@ -153,7 +156,7 @@ async fn two_pollers_and_duly_run_each_item_once() {
         let item =
             json!({ "queue": "mail", "name": "send", "args": ["x", n], "delay": 0.3 + (n % 100) as f64 / 100.0 });
         if n % 2 == 0 {
-            one.ask("later", item).await;
+            one.request("later", item).await;
         } else {
             duly.push(Push::new("send", json!(["x", n]).to_string()).queue("mail").after(600 * MS))
                 .await
@@ -169,7 +172,7 @@ async fn two_pollers_and_duly_run_each_item_once() {
         log.lock().expect("no panic").iter().for_each(|(_, _, n)| *ran.entry(*n).or_default() += 1);
         python_runs = 0;
         for program in [&one, &other] {
-            let items = program.ask("got", json!({})).await;
+            let items = program.request("got", json!({})).await;
             for item in items.as_array().expect("a list") {
                 *ran.entry(item[3][1].as_u64().expect("a number")).or_default() += 1;
                 python_runs += 1;
@@ -186,7 +189,7 @@ async fn two_pollers_and_duly_run_each_item_once() {
     assert_eq!(ran.len() as u64, ITEMS, "an item was lost");
     assert!(ran.values().all(|times| *times == 1), "an item ran twice: {ran:?}");
     assert!(duly_runs > 0 && python_runs > 0, "one side ran none: {duly_runs}, {python_runs}");
-    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
     stop.cancel();
     worker.await.expect("ends");
 }
@@ -197,11 +200,11 @@ async fn lock_of_a_dead_poller_delays_only_its_own_item() {
     let duly = Duly::open(format!("{}?lock_limit=1s", url(&server))).await.expect("opens");
     let python = python(&server).await;
     let item = |n| json!({ "queue": "mail", "name": "send", "args": ["x", n], "delay": 0.1 });
-    let locked = python.ask("later", item(1)).await;
+    let locked = python.request("later", item(1)).await;
     let lock = format!("lock:{}", locked.as_str().expect("a UUID"));
-    python.ask("lock", json!({ "name": locked })).await;
+    python.request("lock", json!({ "name": locked })).await;
     python.kill();
-    assert_eq!(server.ask(&["PTTL", &lock]).text(), "-1", "the lock has no expiry");
+    assert_eq!(server.send_command(&["PTTL", &lock]).text(), "-1", "the lock has no expiry");
     duly.push(Push::new("send", "[\"x\",2]").queue("mail").after(200 * MS)).await.expect("pushed");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
@@ -210,7 +213,7 @@ async fn lock_of_a_dead_poller_delays_only_its_own_item() {
     assert_eq!(log.lock().expect("no panic").len(), 1, "the locked item must wait");
     until("the locked one ran", async || log.lock().expect("no panic").len() == 2).await;
     assert!(since.elapsed() > SECOND, "ran before the limit: {:?}", since.elapsed());
-    assert_eq!(server.ask(&["EXISTS", &lock]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", &lock]).text(), "0");
     stop.cancel();
     worker.await.expect("ends");
 }
@@ -220,7 +223,7 @@ async fn lock_with_expiry_is_respected_until_it_expires() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_limit=100ms", url(&server))).await.expect("opens");
     let id = duly.push(Push::new("send", "[\"x\",1]").queue("mail").after(50 * MS)).await.expect("pushed").id();
-    server.ask(&["SET", &format!("lock:{id}"), "another poller", "PX", "1500"]);
+    server.send_command(&["SET", &format!("lock:{id}"), "another poller", "PX", "1500"]);
     let log = Log::default();
     let since = Instant::now();
     let (stop, worker) = work(&duly, "mail", &log);
@@ -235,10 +238,10 @@ async fn unreadable_item_is_dead_and_blocks_nothing() {
     let server = server();
     let duly = open(&server).await;
     for malformed in ["not json", "[1, 2]", "\"text\"", "[\"id\", \"mail\", \"na\\tme\", []]", "null"] {
-        server.ask(&["RPUSH", "queue:mail", malformed]);
+        server.send_command(&["RPUSH", "queue:mail", malformed]);
     }
-    server.ask(&["ZADD", "delayed:", "-5", "rubbish"]);
-    server.ask(&[b"ZADD".as_slice(), b"delayed:", b"1", b"\xff\xfe"]);
+    server.send_command(&["ZADD", "delayed:", "-5", "rubbish"]);
+    server.send_command(&[b"ZADD".as_slice(), b"delayed:", b"1", b"\xff\xfe"]);
     duly.push(Push::new("send", "[\"good\",1]").queue("mail")).await.expect("pushed");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
@@ -253,7 +256,7 @@ async fn unreadable_item_is_dead_and_blocks_nothing() {
     assert!(texts.contains(&"\"rubbish\"") && texts.contains(&"\"[1, 2]\""), "readable: {texts:?}");
     let error = &dead[0].failures[0].error;
     assert!(error.starts_with("from "), "{error}");
-    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,7 +264,7 @@ async fn duplicate_or_invalid_identifier_runs_each_time() {
     let server = server();
     let duly = open(&server).await;
     for n in 1..=3 {
-        server.ask(&["RPUSH", "queue:mail", &format!("[\"same\", \"mail\", \"send\", [\"x\", {n}]]")]);
+        server.send_command(&["RPUSH", "queue:mail", &format!("[\"same\", \"mail\", \"send\", [\"x\", {n}]]")]);
     }
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
@@ -274,9 +277,9 @@ async fn duplicate_or_invalid_identifier_runs_each_time() {
 async fn queues_of_sidekiq_are_rejected() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
-    server.ask(&["SADD", "queues", "known"]);
-    server.ask(&["SET", "queue:scalar", "x"]);
+    server.send_command(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
+    server.send_command(&["SADD", "queues", "known"]);
+    server.send_command(&["SET", "queue:scalar", "x"]);
     for (queue, reason) in [("ruby", "cannot have two formats"), ("known", "Sidekiq"), ("scalar", "not a list")] {
         let error = duly.push(Push::new("send", "[]").queue(queue)).await.expect_err("rejected");
         assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
@@ -284,16 +287,16 @@ async fn queues_of_sidekiq_are_rejected() {
         let drained = tokio::time::timeout(500 * MS, worker.drain()).await;
         assert!(drained.is_err() || drained.is_ok_and(|summary| summary.is_err()), "nothing may be taken");
     }
-    assert_eq!(server.ask(&["LLEN", "queue:ruby"]).text(), "1", "untouched");
+    assert_eq!(server.send_command(&["LLEN", "queue:ruby"]).text(), "1", "untouched");
     // A delayed item for such a queue stays in `delayed:`.
-    server.ask(&["ZADD", "delayed:", "1", "[\"a\", \"ruby\", \"send\", []]"]);
+    server.send_command(&["ZADD", "delayed:", "1", "[\"a\", \"ruby\", \"send\", []]"]);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     tokio::time::sleep(500 * MS).await;
     stop.cancel();
     worker.await.expect("ends");
     assert_eq!(
-        (server.ask(&["LLEN", "queue:ruby"]).text(), server.ask(&["ZCARD", "delayed:"]).text()),
+        (server.send_command(&["LLEN", "queue:ruby"]).text(), server.send_command(&["ZCARD", "delayed:"]).text()),
         ("1".into(), "1".into())
     );
 }
@@ -302,17 +305,17 @@ async fn queues_of_sidekiq_are_rejected() {
 async fn many_foreign_items_do_not_block_others() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["SADD", "queues", "known"]);
+    server.send_command(&["SADD", "queues", "known"]);
     for n in 0..450 {
-        server.ask(&["ZADD", "delayed:", "1", &format!("[\"{n}\", \"known\", \"send\", []]")]);
+        server.send_command(&["ZADD", "delayed:", "1", &format!("[\"{n}\", \"known\", \"send\", []]")]);
     }
-    server.ask(&["ZADD", "delayed:", "2", "[\"one\", \"mail\", \"send\", [\"you\", 7]]"]);
+    server.send_command(&["ZADD", "delayed:", "2", "[\"one\", \"mail\", \"send\", [\"you\", 7]]"]);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     until("it runs", async || !log.lock().expect("no panic").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
-    assert_eq!(server.ask(&["ZCARD", "delayed:"]).text(), "450");
+    assert_eq!(server.send_command(&["ZCARD", "delayed:"]).text(), "450");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,7 +334,7 @@ async fn push_with_unsupported_fields_is_rejected() {
         let error = duly.push(job).await.expect_err("rejected");
         assert!(error.to_string().starts_with(field), "{error}");
     }
-    assert_eq!(server.ask(&["EXISTS", "queue:mail"]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", "queue:mail"]).text(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -353,7 +356,7 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     }
     assert_eq!(listed, [(later, State::Scheduled), (now, State::Ready)]);
     duly.reschedule(later, Due::Now).await.expect("rescheduled");
-    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "2");
+    assert_eq!(server.send_command(&["LLEN", "queue:mail"]).text(), "2");
     duly.remove(now).await.expect("removed");
     assert_eq!(duly.remove(now).await.expect_err("gone").code(), "not_found");
     assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").job.args, "[2]");
@@ -364,21 +367,21 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
 async fn rescheduled_item_is_not_lost_to_a_foreign_queue() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["SET", "queue:scalar", "x"]);
-    server.ask(&["SADD", "queues", "known"]);
-    server.ask(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
+    server.send_command(&["SET", "queue:scalar", "x"]);
+    server.send_command(&["SADD", "queues", "known"]);
+    server.send_command(&["LPUSH", "queue:ruby", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"ruby\"}"]);
     for (queue, reason) in [("scalar", "not a list"), ("known", "Sidekiq"), ("ruby", "cannot have two formats")] {
         let id = JobId::fresh();
         let item = format!("[\"{id}\", \"{queue}\", \"send\", [1]]");
-        server.ask(&["ZADD", "delayed:", "9000000000", &item]);
+        server.send_command(&["ZADD", "delayed:", "9000000000", &item]);
         for due in [Due::Now, Due::After(60 * SECOND)] {
             let error = duly.reschedule(id, due).await.expect_err("rejected");
             assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
-            assert_eq!(server.ask(&["ZSCORE", "delayed:", &item]).text(), "9000000000", "{queue}");
+            assert_eq!(server.send_command(&["ZSCORE", "delayed:", &item]).text(), "9000000000", "{queue}");
         }
     }
-    assert_eq!(server.ask(&["LLEN", "queue:ruby"]).text(), "1");
-    assert_eq!(server.ask(&["EXISTS", "queue:known"]).text(), "0");
+    assert_eq!(server.send_command(&["LLEN", "queue:ruby"]).text(), "1");
+    assert_eq!(server.send_command(&["EXISTS", "queue:known"]).text(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -388,24 +391,24 @@ async fn push_waits_for_replicas_if_configured() {
     let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:8"));
     assert_eq!(duly.push(push()).await.expect_err("no replica").code(), "unknown");
     let replica = Options::new(Binary::Redis).start();
-    replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    replica.send_command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
     let since = Instant::now();
     while let Err(error) = duly.push(push()).await {
         assert!(error.code() == "unknown" && since.elapsed() < TIMEOUT, "{error}");
     }
-    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1", "pushed once");
-    assert_eq!(replica.ask(&["LLEN", "queue:mail"]).text(), "1", "replicated");
+    assert_eq!(server.send_command(&["LLEN", "queue:mail"]).text(), "1", "pushed once");
+    assert_eq!(replica.send_command(&["LLEN", "queue:mail"]).text(), "1", "replicated");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partial_push_into_several_queues_is_unknown() {
     let server = server();
     let duly = open(&server).await;
-    server.ask(&["SET", "queue:b", "x"]);
+    server.send_command(&["SET", "queue:b", "x"]);
     let jobs = ["a", "b"].map(|queue| Push::new("send", "[]").queue(queue).id(JobId::from_name(queue)));
     let error = duly.push_all(jobs).await.expect_err("the second is rejected");
     assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
-    assert_eq!(server.ask(&["LLEN", "queue:a"]).text(), "1", "the first is pushed");
+    assert_eq!(server.send_command(&["LLEN", "queue:a"]).text(), "1", "the first is pushed");
     let error = duly.push(Push::new("send", "[]").queue("b")).await.expect_err("rejected");
     assert_eq!(error.code(), "invalid", "the outcome is known: {error}");
 }
@@ -428,7 +431,7 @@ async fn killed_worker_loses_no_item() {
     let server = server();
     let (duly, python) = (open(&server).await, python(&server).await);
     for n in 0..8 {
-        python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["x", n] })).await;
+        python.request("later", json!({ "queue": "mail", "name": "send", "args": ["x", n] })).await;
     }
     let mut child = test_support::child_test("redis_in_action::child_that_is_killed")
         .env(CHILD, url(&server))

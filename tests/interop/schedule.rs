@@ -37,15 +37,15 @@ impl Set {
     /// Runs the script of the post, with a clock that is fast by this number of seconds.
     fn post(&self, fast_by: f64, lease: f64) -> String {
         let now = now() + fast_by;
-        self.server.ask(&["EVAL", POST, "1", &self.key, &now.to_string(), &(now + lease).to_string()]).text()
+        self.server.send_command(&["EVAL", POST, "1", &self.key, &now.to_string(), &(now + lease).to_string()]).text()
     }
 
     fn zadd(&self, score: f64, id: &str) {
-        self.server.ask(&["ZADD", &self.key, &score.to_string(), id]);
+        self.server.send_command(&["ZADD", &self.key, &score.to_string(), id]);
     }
 
     fn score(&self, id: &str) -> Option<f64> {
-        self.server.ask(&["ZSCORE", &self.key, id]).text().parse().ok()
+        self.server.send_command(&["ZSCORE", &self.key, id]).text().parse().ok()
     }
 }
 
@@ -271,8 +271,8 @@ async fn schedule_works_beside_the_original_workers() {
     assert_eq!(set.post(0.0, 10.0), "", "leased ids are not leased");
     assert_eq!(schedule.get_expired(SECOND).await.expect("succeeds"), None);
     assert_eq!(schedule.done(&leased).await.expect("succeeds"), DoneResult::Removed);
-    set.server.ask(&["ZREM", &set.key, "b"]);
-    assert_eq!(set.server.ask(&["ZCARD", &set.key]).text(), "0");
+    set.server.send_command(&["ZREM", &set.key, "b"]);
+    assert_eq!(set.server.send_command(&["ZCARD", &set.key]).text(), "0");
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn remove_removes_waiting_and_running_ids() {
     assert!(schedule.remove("a").await.expect("succeeds"));
     assert!(!schedule.remove("a").await.expect("succeeds"));
     assert_eq!(schedule.done(&leased).await.expect("succeeds"), DoneResult::NotHeld);
-    let keys = set.server.ask(&["KEYS", &format!("*{}*", set.key)]);
+    let keys = set.server.send_command(&["KEYS", &format!("*{}*", set.key)]);
     let keys: Vec<String> = keys.list().iter().map(|key| key.text()).filter(|key| !key.ends_with("conf")).collect();
     assert!(keys.is_empty(), "keys were left behind: {keys:?}");
 }
@@ -324,7 +324,7 @@ async fn user_without_publish_rights_can_enqueue() {
     let leased = schedule.get_expired(SECOND).await.expect("takes").expect("is due again");
     assert_eq!(schedule.enqueue("a", Due::Now).await.expect("enqueues"), EnqueueResult::AfterCurrent);
     assert_eq!(schedule.done(&leased).await.expect("is held"), DoneResult::Rescheduled);
-    assert_eq!(server.ask(&["ZCARD", "objects"]).text(), "1");
+    assert_eq!(server.send_command(&["ZCARD", "objects"]).text(), "1");
 }
 
 /// An option without effect is rejected, so that no user relies on it.

@@ -19,7 +19,7 @@ async fn connections_have_names() {
     let duly = open(server.url()).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
     duly.store().heartbeat(&Node::fresh(vec!["default".into()])).await.expect("sends a heartbeat");
-    let list = server.ask(&["CLIENT", "LIST"]).text();
+    let list = server.send_command(&["CLIENT", "LIST"]).text();
     for role in ["client", "heartbeat"] {
         let is_named = list.split_whitespace().any(|field| {
             field.starts_with(&format!("name=duly-{role}:")) && field.ends_with(&format!(":{}", std::process::id()))
@@ -35,7 +35,7 @@ async fn user_without_client_setname_can_connect() {
     let server = durable(Binary::Redis).users(users).start();
     let duly = open(server.url().replacen("redis://", "redis://app:secret@", 1)).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
-    assert!(!server.ask(&["CLIENT", "LIST"]).text().contains("name=duly-"));
+    assert!(!server.send_command(&["CLIENT", "LIST"]).text().contains("name=duly-"));
 }
 
 /// No request was pending, so no outcome is unknown: the request is sent on a new connection.

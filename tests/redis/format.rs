@@ -39,12 +39,12 @@ async fn every_operation_is_rejected(server: &Server) {
     let claim = |suspect| Claim { suspect, ..Claim::new("default", 1) };
     let held = store.claim(node.id, claim(None)).await.expect("claims").jobs.remove(0);
     let conf = format!("{prefix}:queue:{{default}}:conf");
-    server.ask(&["HSET", &conf, "format", "2"]);
+    server.send_command(&["HSET", &conf, "format", "2"]);
 
     // Another process, which has not used the queue yet.
     let duly = open(url).await;
     let (store, other) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let digest = || match server.ask(&["EVAL", DIGEST, "0", &prefix]) {
+    let digest = || match server.send_command(&["EVAL", DIGEST, "0", &prefix]) {
         Reply::Text(digest) => digest,
         other => panic!("{other:?}"),
     };
@@ -70,9 +70,9 @@ async fn every_operation_is_rejected(server: &Server) {
     check("transfer mark", store.set_transfer_mark("default", other.id, Some("elsewhere")).await);
     assert_eq!(digest(), unchanged);
 
-    server.ask(&["HSET", &conf, "format", "1"]);
+    server.send_command(&["HSET", &conf, "format", "1"]);
     assert_eq!(store.settle(node.id, end(Outcome::Ack)).await.expect("settles"), []);
-    server.ask(&["HDEL", &conf, "format"]);
+    server.send_command(&["HDEL", &conf, "format"]);
     duly.push(Push::new("ok", "{}")).await.expect("a queue without the field has format 1");
 }
 
@@ -92,10 +92,10 @@ async fn operations_on_a_queue_with_a_newer_format_are_rejected_on_valkey() {
 async fn sidekiq_queue_with_a_newer_format_is_rejected() {
     let server = crate::helpers::durable(servers::Binary::Redis).start();
     let duly = duly::Duly::open(server.url().replacen("redis://", "sidekiq://", 1)).await.expect("opens");
-    server.ask(&["HSET", "duly:sidekiq:queue:{default}:conf", "format", "2"]);
+    server.send_command(&["HSET", "duly:sidekiq:queue:{default}:conf", "format", "2"]);
     check("push", duly.push(Push::new("Echo", "[]")).await);
     let claim = Claim::new("default", 1);
     check("claim", duly.store().claim(Node::fresh(vec!["default".into()]).id, claim).await);
     check("counts", duly.counts().await);
-    assert_eq!(server.ask(&["EXISTS", "queue:default"]).text(), "0");
+    assert_eq!(server.send_command(&["EXISTS", "queue:default"]).text(), "0");
 }

@@ -36,10 +36,10 @@ impl MonitoredCommand {
 /// Returns all commands that the server executes during the observation.
 async fn watch(server: &Server) -> Vec<MonitoredCommand> {
     let mut monitor = server.client().expect("connects");
-    assert_eq!(monitor.ask(&["MONITOR"]).expect("a reply").text(), "OK");
+    assert_eq!(monitor.send_command(&["MONITOR"]).expect("a reply").text(), "OK");
     tokio::time::sleep(WATCH).await;
-    server.ask(&["ECHO", END]);
-    let lines = std::iter::from_fn(|| Some(monitor.read().expect("continues").text()));
+    server.send_command(&["ECHO", END]);
+    let lines = std::iter::from_fn(|| Some(monitor.read_reply().expect("continues").text()));
     let monitored = lines.map(|line| MonitoredCommand::parse(&line).unwrap_or_else(|| panic!("not a command: {line}")));
     monitored.take_while(|monitored| !monitored.command.contains(END)).collect()
 }
@@ -181,7 +181,7 @@ async fn commands_per_handover(server: &Server, waiters: u64) -> f64 {
     })
     .await;
     let commands = || -> u64 {
-        let stats = server.ask(&["INFO", "stats"]).text();
+        let stats = server.send_command(&["INFO", "stats"]).text();
         let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a counter");
         line.trim().parse().expect("a number")
     };
@@ -212,8 +212,12 @@ async fn history_is_scanned_once_for_its_first_minute() {
     for _ in 0..3 {
         duly.store().prune("default", 1_000).await.expect("prunes");
     }
-    assert_ne!(server.ask(&["HGET", "duly:queue:{default}:conf", "pruned_minute"]).text(), "", "it is recorded");
-    let stats = server.ask(&["INFO", "commandstats"]).text();
+    assert_ne!(
+        server.send_command(&["HGET", "duly:queue:{default}:conf", "pruned_minute"]).text(),
+        "",
+        "it is recorded"
+    );
+    let stats = server.send_command(&["INFO", "commandstats"]).text();
     let keys =
         stats.lines().find_map(|line| line.strip_prefix("cmdstat_hkeys:calls=")?.split(',').next()?.parse().ok());
     assert!(keys.unwrap_or(0) <= 4, "{keys:?} times");

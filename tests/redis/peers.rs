@@ -27,7 +27,7 @@ async fn next(notifications: &mut Receiver<Notification>) -> Notification {
 
 fn cut_all_connections(server: &Server) {
     // All connections but this one.
-    server.ask(&["CLIENT", "KILL", "SKIPME", "yes"]);
+    server.send_command(&["CLIENT", "KILL", "SKIPME", "yes"]);
 }
 
 async fn peer_resubscribes(binary: Binary, listen_only: bool) {
@@ -93,7 +93,7 @@ fn sizes(server: &Server) -> Vec<i64> {
     let hashes = ["locks", "waiter_index", "peers", "connections"].map(|name| ("HLEN", key(name)));
     let sets = ["lock_waiters", "presence"].map(|name| ("ZCARD", key(name)));
     let all = hashes.into_iter().chain(sets);
-    all.map(|(command, key)| server.ask(&[command, &key]).text().parse().expect("a number")).collect()
+    all.map(|(command, key)| server.send_command(&[command, &key]).text().parse().expect("a number")).collect()
 }
 
 /// Far more than one operation removes.
@@ -185,7 +185,7 @@ async fn connection_is_registered_again_after_data_loss(binary: Binary) {
     let found = async || other.store().connection_holder("browser 7").await.ok().flatten() == Some(node);
     assert!(found().await);
     // As after a restart without persistence.
-    server.ask(&["FLUSHALL"]);
+    server.send_command(&["FLUSHALL"]);
     assert!(!found().await);
     cut_all_connections(&server);
     until("it is found again", found).await;

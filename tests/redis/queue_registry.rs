@@ -24,7 +24,7 @@ async fn pushed_queue_is_registered_again_after_data_loss() {
     let push = async || duly.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
     push().await;
     assert!(is_found(&observer).await);
-    server.ask(&["FLUSHALL"]);
+    server.send_command(&["FLUSHALL"]);
     assert!(!is_found(&observer).await);
     push().await;
     until("the queue is found", async || is_found(&observer).await).await;
@@ -39,12 +39,12 @@ async fn worked_queue_is_registered_again_after_data_loss() {
     store.heartbeat(&node).await.expect("sends a heartbeat");
     until("the queue is found", async || is_found(&observer).await).await;
     for claims in [false, true] {
-        server.ask(&["FLUSHALL"]);
+        server.send_command(&["FLUSHALL"]);
         // Pushed by a process that ends at once: a worker of the queue must register the name.
         let pusher = open(server.url()).await;
         pusher.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
         drop(pusher);
-        server.ask(&["SREM", "duly:peers:{duly}:queues", "mail"]);
+        server.send_command(&["SREM", "duly:peers:{duly}:queues", "mail"]);
         if claims {
             let claim = Claim::new("mail", 1);
             assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);

@@ -30,7 +30,7 @@ fn push_many(sandbox: &Sandbox) -> BTreeSet<String> {
 
 /// Returns the number of jobs on the server.
 fn count_jobs(server: &Server) -> usize {
-    server.ask(&["HLEN", "duly:queue:{default}:job"]).text().parse().expect("a number")
+    server.send_command(&["HLEN", "duly:queue:{default}:job"]).text().parse().expect("a number")
 }
 
 /// Starts a move, kills it once the number of jobs on the server has changed, then runs it to the end.

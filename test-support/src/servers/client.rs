@@ -54,25 +54,25 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         let mut client = Client(BufReader::new(stream));
-        match password.map(|password| client.ask(&["AUTH", password])).transpose()? {
+        match password.map(|password| client.send_command(&["AUTH", password])).transpose()? {
             Some(Reply::Error(error)) => Err(io::Error::other(error)),
             _ => Ok(client),
         }
     }
 
     /// Sets the read timeout for the next replies. The default is five seconds.
-    pub fn set_patience(&mut self, timeout: Duration) -> io::Result<()> {
+    pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.0.get_ref().set_read_timeout(Some(timeout))
     }
 
     /// Sends a command and reads its reply. An error reply of the server is a [`Reply::Error`].
-    pub fn ask(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
-        self.send(command)?;
-        self.read()
+    pub fn send_command(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+        self.write_command(command)?;
+        self.read_reply()
     }
 
     /// Sends a command without waiting for its reply.
-    pub fn send(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<()> {
+    pub fn write_command(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
         for word in command.iter().map(AsRef::as_ref) {
             bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// Reads the next reply, or the next message of a subscription.
-    pub fn read(&mut self) -> io::Result<Reply> {
+    pub fn read_reply(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -97,7 +97,7 @@ impl Client {
             ":" => Reply::Int(number()?),
             "$" | "*" if number()? < 0 => Reply::Nil,
             "$" => Reply::Text(self.bytes(number()? as usize)?),
-            "*" => Reply::List((0..number()?).map(|_| self.read()).collect::<io::Result<_>>()?),
+            "*" => Reply::List((0..number()?).map(|_| self.read_reply()).collect::<io::Result<_>>()?),
             _ => return Err(invalid()),
         })
     }

@@ -76,8 +76,8 @@ impl Cluster {
         cluster.form();
         // Set only now: with a long timeout, nodes also exchange gossip less often.
         for node in &cluster.nodes {
-            node.ask(&["CONFIG", "SET", "cluster-node-timeout", &millis(node_timeout)]);
-            node.ask(&["CONFIG", "REWRITE"]);
+            node.send_command(&["CONFIG", "SET", "cluster-node-timeout", &millis(node_timeout)]);
+            node.send_command(&["CONFIG", "REWRITE"]);
         }
         cluster
     }
@@ -86,23 +86,23 @@ impl Cluster {
     fn form(&self) {
         // A node accepts a config epoch only while it knows no other node.
         for (number, node) in self.nodes.iter().enumerate() {
-            node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            node.send_command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
         for (number, node) in self.nodes[..MASTERS].iter().enumerate() {
             let first_of = |part: usize| usize::from(SLOTS) * part / MASTERS;
             let (first, last) = (first_of(number), first_of(number + 1) - 1);
-            node.ask(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            node.send_command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         }
         // Explicit meetings between all nodes are quicker than gossip.
         for (number, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[number + 1..] {
-                node.ask(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
+                node.send_command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
             }
         }
         for (replica, master) in self.nodes[MASTERS..].iter().zip(&self.nodes) {
-            let id = master.ask(&["CLUSTER", "MYID"]).text();
+            let id = master.send_command(&["CLUSTER", "MYID"]).text();
             wait_for("a replica to know its master", || {
-                match replica.try_ask(&["CLUSTER", "REPLICATE", &id]).map(|reply| reply.text()) {
+                match replica.try_send_command(&["CLUSTER", "REPLICATE", &id]).map(|reply| reply.text()) {
                     Ok(ok) if ok == "OK" => Ok(()),
                     other => Err(format!("{other:?}")),
                 }
@@ -131,7 +131,7 @@ impl Cluster {
     }
 
     fn lines(node: &Server) -> Result<Vec<NodeLine>, String> {
-        let reply = node.try_ask(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+        let reply = node.try_send_command(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
         Ok(reply.text().lines().filter_map(NodeLine::parse).collect())
     }
 
@@ -147,7 +147,7 @@ impl Cluster {
     #[track_caller]
     pub fn slot_of(&self, key: &str) -> u16 {
         let node = self.living().next().expect("a node that runs");
-        node.ask(&["CLUSTER", "KEYSLOT", key]).text().parse().expect("a slot")
+        node.send_command(&["CLUSTER", "KEYSLOT", key]).text().parse().expect("a slot")
     }
 
     /// Returns the number of the running master of this slot; waits until there is one.

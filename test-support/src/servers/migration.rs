@@ -27,8 +27,8 @@ pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut
     let slot = slot.to_string();
     let (from_id, to_id) = (id(from), id(to));
     assert_ne!(from_id, to_id, "the slot is there already");
-    to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
-    from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    to.send_command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    from.send_command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
     pause(Step::Opened);
     while let Some(key) = first_key(from, &slot) {
         move_key(&key, from, to);
@@ -37,17 +37,17 @@ pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut
     pause(Step::Emptied);
     // The new owner comes first, so that the slot always has an owner.
     for node in [to, from].into_iter().chain(masters) {
-        node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+        node.send_command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
     }
     pause(Step::Closed);
 }
 
 fn id(node: &Server) -> String {
-    node.ask(&["CLUSTER", "MYID"]).text()
+    node.send_command(&["CLUSTER", "MYID"]).text()
 }
 
 fn first_key(node: &Server, slot: &str) -> Option<Vec<u8>> {
-    match node.ask(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]).list() {
+    match node.send_command(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]).list() {
         [Reply::Text(key)] => Some(key.clone()),
         _ => None,
     }
@@ -61,5 +61,5 @@ fn move_key(key: &[u8], from: &Server, to: &Server) {
         command.extend([b"AUTH".as_slice(), password.as_bytes()]);
     }
     command.extend([b"KEYS".as_slice(), key]);
-    from.ask(&command);
+    from.send_command(&command);
 }

@@ -50,7 +50,7 @@ impl Sentinel {
         }
         let sentinels = start_all(vec![watch; SENTINELS]);
         for sentinel in &sentinels {
-            sentinel.ask(&[&["SENTINEL", "DEBUG"], QUICK_PERIODS.as_slice()].concat());
+            sentinel.send_command(&[&["SENTINEL", "DEBUG"], QUICK_PERIODS.as_slice()].concat());
         }
         let started = Sentinel { servers: vec![master, replica], sentinels };
         started.wait_until_whole();
@@ -80,7 +80,7 @@ impl Sentinel {
     fn agreed_master(&self) -> Result<usize, String> {
         let mut named = Vec::new();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
-            let reply = sentinel.try_ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
+            let reply = sentinel.try_send_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
             let reply = reply.map_err(|error| error.to_string())?;
             named.push(reply.list().last().map(|port| port.text()).unwrap_or_default());
         }
@@ -91,7 +91,7 @@ impl Sentinel {
         if !self.servers[master].is_awake() {
             return Err(format!("the server at {port} is killed or paused"));
         }
-        let role = self.servers[master].try_ask(&["ROLE"]).map_err(|error| error.to_string())?;
+        let role = self.servers[master].try_send_command(&["ROLE"]).map_err(|error| error.to_string())?;
         match role.list().first().map(|role| role.text()) {
             Some(role) if role == "master" => Ok(master),
             role => Err(format!("the server at {port} is {role:?}")),
@@ -127,8 +127,9 @@ impl Sentinel {
         wait_for_link(&self.servers[1 - master]);
         for sentinel in &self.sentinels {
             wait_for("Sentinels to know each other", || {
-                let reply =
-                    sentinel.try_ask(&["SENTINEL", "MASTER", Sentinel::MASTER]).map_err(|error| error.to_string())?;
+                let reply = sentinel
+                    .try_send_command(&["SENTINEL", "MASTER", Sentinel::MASTER])
+                    .map_err(|error| error.to_string())?;
                 let field = |name: &str| reply.field(name).unwrap_or_default();
                 let (others, replicas) = (field("num-other-sentinels"), field("num-slaves"));
                 let is_complete =

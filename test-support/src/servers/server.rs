@@ -92,7 +92,7 @@ impl Server {
             }
             let mut client = self.client().map_err(|error| error.to_string())?;
             let mut send =
-                |word: &str| client.ask(&[word]).map(|reply| reply.text()).map_err(|error| error.to_string());
+                |word: &str| client.send_command(&[word]).map(|reply| reply.text()).map_err(|error| error.to_string());
             let pong = send("PING")?;
             let ours = send("INFO")?.contains(&format!("process_id:{}\r", process.id()));
             if pong == "PONG" && ours { Ok(Ok(())) } else { Err(format!("PING: {pong}, our process: {ours}")) }
@@ -153,15 +153,15 @@ impl Server {
     }
 
     /// Sends a command over a new connection, and returns any reply, including errors of the server.
-    pub fn try_ask(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
-        self.client()?.ask(command)
+    pub fn try_send_command(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+        self.client()?.send_command(command)
     }
 
     /// Sends a command over a new connection; any error fails the test.
     #[track_caller]
-    pub fn ask(&self, command: &[impl AsRef<[u8]>]) -> Reply {
+    pub fn send_command(&self, command: &[impl AsRef<[u8]>]) -> Reply {
         let words = || command.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<_>>().join(" ");
-        match self.try_ask(command) {
+        match self.try_send_command(command) {
             Ok(Reply::Error(error)) => panic!("{} at {}: {error}", words(), self.port),
             Ok(reply) => reply,
             Err(error) => panic!("{} at {}: {error}", words(), self.port),
@@ -170,7 +170,7 @@ impl Server {
 
     /// Returns one field of `INFO` or `CLUSTER INFO`; empty if it is missing or there is no reply.
     pub fn info(&self, command: &[&str], field: &str) -> String {
-        let text = self.try_ask(command).map(|reply| reply.text()).unwrap_or_default();
+        let text = self.try_send_command(command).map(|reply| reply.text()).unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
@@ -187,13 +187,14 @@ impl Server {
     #[track_caller]
     pub fn restart(&self) {
         self.restart_only();
-        let has_aof = || self.ask(&["CONFIG", "GET", "appendonly"]).field("appendonly").is_some_and(|on| on == "yes");
+        let has_aof =
+            || self.send_command(&["CONFIG", "GET", "appendonly"]).field("appendonly").is_some_and(|on| on == "yes");
         if !self.is_sentinel && has_aof() {
             let before = self.info(PERSISTENCE, "aof_rewrites");
             wait_for("a rewritten append-only file", || {
                 if self.info(PERSISTENCE, "aof_rewrites") == before {
                     // Refused during a sync with a master or another rewrite, so it is repeated until one has begun.
-                    let _ = self.try_ask(&["BGREWRITEAOF"]);
+                    let _ = self.try_send_command(&["BGREWRITEAOF"]);
                     return Err("none has begun".into());
                 }
                 let status = ["aof_rewrite_in_progress", "aof_rewrite_scheduled", "aof_last_bgrewrite_status"];

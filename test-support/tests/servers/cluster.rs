@@ -13,13 +13,13 @@ fn a_silent_master_is_replaced_by_its_replica(binary: Binary) {
     let master = cluster.master_of(KEY);
     let replica = cluster.replica_of(master);
     let mut client = cluster.nodes()[master].client().expect("connects");
-    client.ask(&["SET", KEY, "kept"]).expect("a reply");
-    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("a reply").text(), "1", "the replica has it");
+    client.send_command(&["SET", KEY, "kept"]).expect("a reply");
+    assert_eq!(client.send_command(&["WAIT", "1", "5000"]).expect("a reply").text(), "1", "the replica has it");
 
     assert_eq!(cluster.kill_master_of(KEY), master);
     assert_eq!(cluster.master_of(KEY), replica);
     cluster.wait_until_ok();
-    assert_eq!(cluster.nodes()[replica].ask(&["GET", KEY]).text(), "kept");
+    assert_eq!(cluster.nodes()[replica].send_command(&["GET", KEY]).text(), "kept");
 
     cluster.heal();
     assert_eq!((cluster.master_of(KEY), cluster.replica_of(replica)), (replica, master), "it came back as a replica");
@@ -35,8 +35,8 @@ fn a_slot_moves_with_its_keys(binary: Binary) {
     let from = cluster.master_of(KEY);
     let to = (from + 1) % 3;
     let (old, new) = (&cluster.nodes()[from], &cluster.nodes()[to]);
-    old.ask(&["MSET", KEY, "1", OTHER, "2"]);
-    let read_both = || old.try_ask(&["MGET", KEY, OTHER]).expect("a reply");
+    old.send_command(&["MSET", KEY, "1", OTHER, "2"]);
+    let read_both = || old.try_send_command(&["MGET", KEY, OTHER]).expect("a reply");
     let mut steps = Vec::new();
     cluster.migrate_slot(cluster.slot_of(KEY), to, |step| {
         match step {
@@ -51,5 +51,5 @@ fn a_slot_moves_with_its_keys(binary: Binary) {
     });
     assert_eq!(steps.len(), 5, "{steps:?}");
     assert_eq!(cluster.master_of(KEY), to);
-    assert_eq!(new.ask(&["MGET", KEY, OTHER]).list().iter().map(|v| v.text()).collect::<String>(), "12");
+    assert_eq!(new.send_command(&["MGET", KEY, OTHER]).list().iter().map(|v| v.text()).collect::<String>(), "12");
 }

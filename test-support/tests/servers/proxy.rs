@@ -18,7 +18,7 @@ fn connect(proxy: &Proxy) -> Client {
 }
 
 fn count(server: &Server) -> String {
-    server.ask(&["GET", "count"]).text()
+    server.send_command(&["GET", "count"]).text()
 }
 
 #[test]
@@ -26,12 +26,12 @@ fn request_with_lost_reply_is_executed() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("INCR");
     let mut client = connect(&proxy);
-    assert_eq!(client.ask(&["PING"]).expect("other requests are not affected").text(), "PONG");
-    assert!(client.ask(&["INCR", "count"]).is_err(), "the connection ends without a reply");
+    assert_eq!(client.send_command(&["PING"]).expect("other requests are not affected").text(), "PONG");
+    assert!(client.send_command(&["INCR", "count"]).is_err(), "the connection ends without a reply");
     assert_eq!((count(&server), proxy.dropped()), ("1".into(), 1));
 
     let mut client = connect(&proxy);
-    assert_eq!(client.ask(&["INCR", "count"]).expect("only one reply is lost").text(), "2");
+    assert_eq!(client.send_command(&["INCR", "count"]).expect("only one reply is lost").text(), "2");
 }
 
 /// Waits until this many requests were executed.
@@ -51,9 +51,9 @@ fn requests_before_a_lost_reply_are_executed() {
         let mut client = connect(&proxy);
         for body in ["first".into(), "x".repeat(40_000), "x".repeat(40_000), "last".to_owned() + &"x".repeat(1 << 20)] {
             // The connection may be closed already, but never before all was forwarded.
-            let _ = client.send(&["EVAL", busy, "0", &body]);
+            let _ = client.write_command(&["EVAL", busy, "0", &body]);
         }
-        while client.read().is_ok() {}
+        while client.read_reply().is_ok() {}
         wait_for_count(&server, 4 * round);
         assert_eq!(proxy.dropped(), round);
     }
@@ -66,14 +66,14 @@ fn request_is_forwarded_whole_before_its_reply_is_lost() {
     proxy.drop_reply("last");
     let mut client = connect(&proxy);
     server.pause();
-    client.send(&["INCR", "count"]).expect("it is open");
+    client.write_command(&["INCR", "count"]).expect("it is open");
     // More than the system buffers for a server that does not read.
     let large = "last".to_owned() + &"x".repeat(1 << 24);
-    client.send(&["EVAL", "return redis.call('INCR', 'count')", "0", &large]).expect("it is open");
+    client.write_command(&["EVAL", "return redis.call('INCR', 'count')", "0", &large]).expect("it is open");
     // The proxy cannot signal a partial write. If this is too short, the test checks less, but does not fail.
     std::thread::sleep(Duration::from_millis(300));
     server.resume();
-    while client.read().is_ok() {}
+    while client.read_reply().is_ok() {}
     wait_for_count(&server, 2);
 }
 
@@ -83,12 +83,12 @@ fn transaction_is_forwarded_whole_before_its_reply_is_lost() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("count");
     let mut client = connect(&proxy);
-    client.send(&["MULTI"]).expect("it is open");
-    client.send(&["INCR", "count"]).expect("it is open");
+    client.write_command(&["MULTI"]).expect("it is open");
+    client.write_command(&["INCR", "count"]).expect("it is open");
     // Long enough for replies to the first commands. If this is too short, the test checks less, but does not fail.
     std::thread::sleep(SHORT);
-    client.send(&["EXEC"]).expect("it is open");
-    while client.read().is_ok() {}
+    client.write_command(&["EXEC"]).expect("it is open");
+    while client.read_reply().is_ok() {}
     wait_for_count(&server, 1);
     assert_eq!(proxy.dropped(), 1);
 }
@@ -98,7 +98,7 @@ fn lost(proxy: &Proxy, requests: usize) -> Vec<usize> {
     let mut client = connect(proxy);
     let mut lost = Vec::new();
     for request in 0..requests {
-        if client.ask(&["INCR", "count"]).is_err() {
+        if client.send_command(&["INCR", "count"]).is_err() {
             lost.push(request);
             client = connect(proxy);
         }
@@ -125,18 +125,18 @@ fn same_seed_loses_the_same_replies() {
 fn frozen_replies_are_executed_and_arrive_later() {
     let (server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
-    client.set_patience(SHORT).expect("a time");
+    client.set_timeout(SHORT).expect("a time");
     proxy.freeze(Direction::Replies);
-    assert!(client.ask(&["INCR", "count"]).is_err());
+    assert!(client.send_command(&["INCR", "count"]).is_err());
     assert_eq!(count(&server), "1");
     proxy.thaw();
-    assert_eq!(client.read().expect("it was only held back").text(), "1");
+    assert_eq!(client.read_reply().expect("it was only held back").text(), "1");
 
     proxy.freeze(Direction::Requests);
-    assert!(client.ask(&["INCR", "count"]).is_err());
+    assert!(client.send_command(&["INCR", "count"]).is_err());
     assert_eq!(count(&server), "1", "it did not reach the server");
     proxy.thaw();
-    assert_eq!(client.read().expect("it was only held back").text(), "2");
+    assert_eq!(client.read_reply().expect("it was only held back").text(), "2");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn delayed_replies_arrive_after_the_delay() {
     let mut client = connect(&proxy);
     proxy.delay(Direction::Replies, SHORT);
     let start = Instant::now();
-    client.ask(&["PING"]).expect("a reply");
+    client.send_command(&["PING"]).expect("a reply");
     assert!(start.elapsed() >= SHORT);
 }
 
@@ -153,24 +153,24 @@ fn delayed_replies_arrive_after_the_delay() {
 fn cut_closes_connections_and_accepts_new_ones() {
     let (_server, proxy) = behind_proxy();
     let mut clients = [connect(&proxy), connect(&proxy)];
-    assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_ok()));
+    assert!(clients.iter_mut().all(|client| client.send_command(&["PING"]).is_ok()));
     assert_eq!(proxy.connections(), 2);
     proxy.freeze(Direction::Replies);
     proxy.cut();
-    assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_err()));
+    assert!(clients.iter_mut().all(|client| client.send_command(&["PING"]).is_err()));
     proxy.thaw();
-    assert_eq!(connect(&proxy).ask(&["PING"]).expect("a reply").text(), "PONG");
+    assert_eq!(connect(&proxy).send_command(&["PING"]).expect("a reply").text(), "PONG");
 }
 
 #[test]
 fn refused_connections_are_refused_and_open_ones_stay() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
-    client.ask(&["PING"]).expect("a reply");
+    client.send_command(&["PING"]).expect("a reply");
     proxy.refuse();
     let refused = Client::connect(proxy.port(), None).err().expect("the connection is refused");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    client.ask(&["PING"]).expect("it was open before");
+    client.send_command(&["PING"]).expect("it was open before");
     proxy.accept();
-    connect(&proxy).ask(&["PING"]).expect("a reply");
+    connect(&proxy).send_command(&["PING"]).expect("a reply");
 }

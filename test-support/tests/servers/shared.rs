@@ -9,19 +9,22 @@ fn shared_servers_are_started_once() {
     assert!(ports.iter().all(|pair| *pair == (redis().port(), valkey().port())), "{ports:?}");
     assert_eq!((redis().binary(), valkey().binary()), (Binary::Redis, Binary::Valkey));
     // The threads that started them have ended.
-    assert_eq!((redis().ask(&["PING"]).text(), valkey().ask(&["PING"]).text()), ("PONG".into(), "PONG".into()));
+    assert_eq!(
+        (redis().send_command(&["PING"]).text(), valkey().send_command(&["PING"]).text()),
+        ("PONG".into(), "PONG".into())
+    );
 }
 
 #[test]
 fn shared_cluster_accepts_writes() {
     let key = "{shared}:a";
-    cluster().nodes()[cluster().master_of(key)].ask(&["SET", key, "1"]);
+    cluster().nodes()[cluster().master_of(key)].send_command(&["SET", key, "1"]);
     assert_eq!(cluster().ports().len(), 6);
 }
 
 #[test]
 fn shared_sentinels_know_the_master() {
-    let reply = sentinel().sentinels()[2].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
+    let reply = sentinel().sentinels()[2].send_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
     let master = &sentinel().servers()[sentinel().master()];
     assert_eq!(reply.list()[1].text(), master.port().to_string());
 }

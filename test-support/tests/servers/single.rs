@@ -19,59 +19,59 @@ on_both![
 
 fn an_acknowledged_write_survives_a_kill(binary: Binary) {
     let server = Options::new(binary).aof(Fsync::Always).start();
-    server.ask(&["SET", "kept", "yes"]);
+    server.send_command(&["SET", "kept", "yes"]);
     server.kill();
     assert!(!server.is_running() && server.client().is_err(), "it is gone");
 
     server.restart();
-    assert_eq!(server.ask(&["GET", "kept"]).text(), "yes");
+    assert_eq!(server.send_command(&["GET", "kept"]).text(), "yes");
 }
 
 /// Control for the test above: without a file, a kill does lose data.
 fn a_kill_without_a_file_loses_all_data(binary: Binary) {
     let server = Options::new(binary).start();
-    server.ask(&["SET", "kept", "yes"]);
+    server.send_command(&["SET", "kept", "yes"]);
     server.restart();
-    assert_eq!(server.ask(&["GET", "kept"]), Reply::Nil);
+    assert_eq!(server.send_command(&["GET", "kept"]), Reply::Nil);
 }
 
 fn a_paused_server_replies_once_resumed(binary: Binary) {
     let server = Options::new(binary).start();
     let mut client = server.client().expect("connects");
-    client.set_patience(Duration::from_millis(100)).expect("a time");
+    client.set_timeout(Duration::from_millis(100)).expect("a time");
     server.pause();
-    client.send(&["ECHO", "late"]).expect("the system takes it");
-    assert!(client.read().is_err(), "no reply while it is paused");
+    client.write_command(&["ECHO", "late"]).expect("the system takes it");
+    assert!(client.read_reply().is_err(), "no reply while it is paused");
 
     server.resume();
-    client.set_patience(Duration::from_secs(10)).expect("a time");
-    assert_eq!(client.read().expect("a reply").text(), "late");
+    client.set_timeout(Duration::from_secs(10)).expect("a time");
+    assert_eq!(client.read_reply().expect("a reply").text(), "late");
 }
 
 fn a_password_is_required(binary: Binary) {
     let server = Options::new(binary).password("secret").start();
     assert_eq!(server.url(), format!("redis://:secret@127.0.0.1:{}", server.port()));
-    let refused = Client::connect(server.port(), None).expect("connects").ask(&["GET", "a"]).expect("a reply");
+    let refused = Client::connect(server.port(), None).expect("connects").send_command(&["GET", "a"]).expect("a reply");
     assert!(refused.text().starts_with("NOAUTH"), "{refused:?}");
     assert!(Client::connect(server.port(), Some("guess")).is_err());
-    assert_eq!(server.ask(&["PING"]).text(), "PONG");
+    assert_eq!(server.send_command(&["PING"]).text(), "PONG");
 }
 
 fn users_are_restricted_to_their_rights(binary: Binary) {
     let users = "user default on nopass ~* &* +@all\nuser app on >pw ~duly:* &* +@all -@dangerous";
     let server = Options::new(binary).users(users).start();
     let mut app = server.client().expect("connects");
-    assert_eq!(app.ask(&["AUTH", "app", "pw"]).expect("a reply").text(), "OK");
-    assert_eq!(app.ask(&["SET", "duly:a", "1"]).expect("a reply").text(), "OK");
+    assert_eq!(app.send_command(&["AUTH", "app", "pw"]).expect("a reply").text(), "OK");
+    assert_eq!(app.send_command(&["SET", "duly:a", "1"]).expect("a reply").text(), "OK");
     for refused in [["SET", "other", "1"], ["CONFIG", "GET", "save"]] {
-        assert!(app.ask(&refused).expect("a reply").text().starts_with("NOPERM"), "{refused:?}");
+        assert!(app.send_command(&refused).expect("a reply").text().starts_with("NOPERM"), "{refused:?}");
     }
 }
 
 fn a_full_server_rejects_writes(binary: Binary) {
     let server = Options::new(binary).maxmemory("8mb").start();
     let large = "x".repeat(1 << 20);
-    let set = |n: usize| server.try_ask(&["SET", &n.to_string(), &large]).expect("a reply").text();
+    let set = |n: usize| server.try_send_command(&["SET", &n.to_string(), &large]).expect("a reply").text();
     assert_eq!(set(0), "OK");
     assert!((1..16).any(|n| set(n).starts_with("OOM")), "16 MB fit into 8");
 }
@@ -114,7 +114,7 @@ fn server_that_does_not_start_reports_why() {
 fn server_outlives_the_thread_that_started_it() {
     let started = std::thread::spawn(|| Options::new(Binary::Redis).start());
     let server = started.join().expect("it starts");
-    assert_eq!(server.ask(&["PING"]).text(), "PONG");
+    assert_eq!(server.send_command(&["PING"]).text(), "PONG");
 }
 
 /// Runs one test of this binary in its own process.

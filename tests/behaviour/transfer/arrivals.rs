@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use duly::{Outcome, State};
+use test_support::until;
 
 use crate::transfer::stores::*;
 
@@ -155,11 +156,12 @@ pub async fn transfer_waits_for_running_jobs(pair: StorePair) {
         waited.fetch_or(progress.is_waiting, Ordering::Relaxed);
     });
     let transfer = tokio::spawn(transfer.run());
-    while !has_waited.load(Ordering::Relaxed) {
+    until("the transfer waits", async || {
         assert!(!transfer.is_finished(), "a job is held");
         old.store().heartbeat(&worker.node).await.expect("sends a heartbeat");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        has_waited.load(Ordering::Relaxed)
+    })
+    .await;
     assert!(!transfer.is_finished());
     worker.settle(&held, Outcome::Ack).await;
     let reports = transfer.await.expect("no panic").expect("transfers");

@@ -197,7 +197,7 @@ const TOLERANCE: Duration = Duration::from_secs(5);
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
 async fn scheduled_job_without_entry_is_not_repaired_before_due() {
-    let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().ask(command));
+    let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().send_command(command));
     let Populated { duly, .. } = populate(&sandbox.url).await;
     let scheduled_jobs = async || {
         let scheduled = Filter::all().state(State::Scheduled);
@@ -222,19 +222,20 @@ async fn scheduled_job_without_entry_is_not_repaired_before_due() {
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
 async fn every_violation_is_found_and_repaired_on_redis() {
-    assert_every_violation_is_repaired(servers::redis().url(), |command| servers::redis().ask(command)).await;
+    assert_every_violation_is_repaired(servers::redis().url(), |command| servers::redis().send_command(command)).await;
 }
 
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
 async fn every_violation_is_found_and_repaired_on_valkey() {
-    assert_every_violation_is_repaired(servers::valkey().url(), |command| servers::valkey().ask(command)).await;
+    assert_every_violation_is_repaired(servers::valkey().url(), |command| servers::valkey().send_command(command))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs servers: ./check stores"]
 async fn concurrent_changes_are_not_violations() {
-    let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().ask(command));
+    let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().send_command(command));
     let duly = Duly::open(&sandbox.url).await.expect("opens");
     let stopped = Arc::new(AtomicBool::new(false));
     let pusher = tokio::spawn({

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use duly::cron::{CronChange, CronRule, Missed, Overlap};
 use duly::{CancellationToken, Clock, Ctx, Duly, Filter, JobRecord, Push, State};
+use test_support::until;
 use tokio::sync::mpsc;
 
 use crate::worker::{Mail, TIMEOUT, mail, memory};
@@ -69,12 +70,10 @@ async fn worker_without_free_slots_fires_due_rules() {
         duly.cron(queue, "* * * * * *").push(Push::from(mail()).queue(queue)).await.expect("puts");
     }
     for queue in ["full", "other"] {
-        let fired = async {
-            while duly.get_cron(queue).await.expect("reads").expect("is there").last.is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(TIMEOUT, fired).await.unwrap_or_else(|_| panic!("the rule of {queue} does not fire"));
+        until(&format!("the rule of {queue} fires"), async || {
+            duly.get_cron(queue).await.expect("reads").expect("is there").last.is_some()
+        })
+        .await;
     }
     stop.cancel();
     working.await.expect("no panic").expect("works");
@@ -269,11 +268,7 @@ async fn queued_tick_starts_when_the_previous_run_ends() {
     duly.cron("each", "* * * * * *").overlap(Overlap::Queue).push(mail()).await.expect("puts");
     let first = worker.next().await;
     let is_waiting = async || duly.get_cron("each").await.expect("reads").expect("is there").waiting;
-    let deadline = tokio::time::Instant::now() + TIMEOUT;
-    while !is_waiting().await {
-        assert!(tokio::time::Instant::now() < deadline, "the next tick never waits");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the next tick waits", is_waiting).await;
     assert_eq!((count(&duly, State::Running).await, count(&duly, State::Ready).await), (1, 0));
     worker.end.notify_one();
     let ended = tokio::time::Instant::now();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duly::{CancellationToken, Ctx, Duly, Event, State};
+use test_support::until;
 use tokio::sync::{Notify, mpsc};
 
 use crate::worker::{Mail, TIMEOUT, job_record, mail, memory};
@@ -77,11 +78,7 @@ async fn dropped_worker_leaves() {
     let id = duly.push(mail()).await.expect("pushes").id();
     let (run, _, _release) = busy(&duly, TIMEOUT).await;
     run.abort();
-    let deadline = std::time::Instant::now() + TIMEOUT;
-    while duly.nodes().await.expect("lists").iter().any(|node| node.alive) {
-        assert!(std::time::Instant::now() < deadline, "it never leaves");
-        tokio::task::yield_now().await;
-    }
+    until("it leaves", async || duly.nodes().await.expect("lists").iter().all(|node| !node.alive)).await;
     // Its job can be taken over at once.
     assert_eq!(duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains").acked, 1);
     assert_eq!(job_record(&duly, id).await.state, State::Done);

@@ -13,6 +13,8 @@ use checker::{Fault, History};
 use child::{Child, ChildEvent, Role};
 use duly::{Duly, JobId, Push, State};
 
+use crate::wait_until_empty;
+
 /// Duration of the random run by default.
 const SECONDS: u64 = 12;
 /// Maximum number of faults in a failure message.
@@ -80,20 +82,6 @@ fn random_kills_lose_nothing() {
         faults.len(),
         &faults[..faults.len().min(FAULTS_SHOWN)]
     );
-}
-
-/// Waits until no job is scheduled, ready or running.
-async fn wait_until_empty(duly: &Duly) {
-    let deadline = Instant::now() + LONG;
-    loop {
-        let counts = duly.counts().await.expect("counts");
-        let unfinished: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running).sum();
-        if unfinished == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "jobs make no progress: {counts:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[test]

@@ -16,13 +16,13 @@ use test_support::env_number;
 #[cfg(feature = "redis")]
 use test_support::servers;
 
+use crate::wait_until_empty;
+
 const STORE: &str = "DULY_CRON_STORE";
 /// Duration of the run and number of rules by default.
 const SECONDS: u64 = 6;
 const RULES: u64 = 500;
 const PROCESSES: usize = 3;
-/// Timeout of all waits; every wait of a passing test is far shorter.
-const LONG: Duration = Duration::from_secs(120);
 
 /// Not a test: the entry point of a child process.
 #[test]
@@ -110,19 +110,6 @@ fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, Acked
         acked.lock().expect("no panic").len()
     );
     (duly, created.into_iter().zip(end).collect(), acked)
-}
-
-async fn wait_until_empty(duly: &Duly) {
-    let deadline = Instant::now() + LONG;
-    loop {
-        let counts = duly.counts().await.expect("counts");
-        let unfinished: u64 = counts.iter().map(|count| count.scheduled + count.ready + count.running).sum();
-        if unfinished == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "jobs make no progress: {counts:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Returns the jobs of all ticks from the first to the last one fired.

@@ -96,14 +96,15 @@ async fn fences_grow_after_a_server_kill() {
 /// Retries until the store replies; the lock must be held.
 #[cfg(feature = "redis")]
 async fn wait_until_held(duly: &Duly) {
-    loop {
-        match duly.lock("held").try_acquire().await {
-            Ok(None) => return,
-            Ok(Some(_)) => panic!("two clients hold it"),
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+    let is_held = async || match duly.lock("held").try_acquire().await {
+        Ok(None) => true,
+        Ok(Some(_)) => panic!("two clients hold it"),
+        Err(error) => {
+            assert!(error.is_retryable(), "{error}");
+            false
         }
-        tokio::time::sleep(crate::distributed_locks::location::MS).await;
-    }
+    };
+    test_support::until("the store replies", is_held).await;
 }
 
 #[cfg(feature = "redis")]

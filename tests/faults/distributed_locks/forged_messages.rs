@@ -10,6 +10,7 @@ use duly::call::CallContext;
 use duly::store::{Notification, PeerInfo, Recipient};
 use duly::{Duly, Error, NodeId};
 use serde_json::Value;
+use test_support::until;
 use tokio::sync::mpsc::Receiver;
 
 use crate::distributed_locks::location::{KEY, LONG, Location, MS, in_time};
@@ -90,12 +91,7 @@ impl Outsider {
         let ran = victim.ran();
         victim.friend.call("run", &()).all().timeout(timeout).send().await.expect("is sent");
         let frame = self.next_message().await;
-        in_time(async {
-            while victim.ran() == ran {
-                tokio::time::sleep(MS).await
-            }
-        })
-        .await;
+        until("the call was executed", async || victim.ran() != ran).await;
         frame
     }
 }

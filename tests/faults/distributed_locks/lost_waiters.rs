@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::distributed_locks::location::{Location, MS, in_time};
 use test_support::servers::{Binary, Options};
+use test_support::until;
 
 const WAITERS: u64 = 3;
 /// A few heartbeats; far less than the interval of checks without a notification.
@@ -22,15 +23,13 @@ async fn waiters_with_lost_entries_still_get_the_lock() {
             tokio::spawn(async move { lock.acquire().await?.release().await })
         })
         .collect();
-    in_time(async {
-        while holder.lock("a").holder().await.expect("a reply").is_none_or(|held| held.waiters < WAITERS) {
-            tokio::time::sleep(MS).await;
-        }
+    until("all wait", async || {
+        holder.lock("a").holder().await.expect("a reply").is_some_and(|held| held.waiters >= WAITERS)
     })
     .await;
     for key in ["lock_waiters", "waiter_index"] {
-        let keys = server.ask(&["KEYS", &format!("*:peers:*:{key}")]);
-        keys.list().iter().for_each(|key| assert_eq!(server.ask(&["DEL", &key.text()]).text(), "1"));
+        let keys = server.send_command(&["KEYS", &format!("*:peers:*:{key}")]);
+        keys.list().iter().for_each(|key| assert_eq!(server.send_command(&["DEL", &key.text()]).text(), "1"));
     }
     guard.release().await.expect("is held");
     for waiter in waiters {
@@ -46,13 +45,9 @@ async fn waiter_with_lost_entry_waits_again() {
     let location = Location::on(&server.url()).with("lease=600ms");
     let (holder, other, waiter) = (location.open().await, location.open().await, location.open().await);
     let guard = holder.lock("a").acquire().await.expect("is free");
-    let wait_for_waiters = |n: u64| {
-        let lock = holder.lock("a");
-        in_time(async move {
-            while lock.holder().await.expect("a reply").is_none_or(|held| held.waiters < n) {
-                tokio::time::sleep(MS).await;
-            }
-        })
+    let wait_for_waiters = async |n: u64| {
+        let waiters = async || holder.lock("a").holder().await.expect("a reply").map_or(0, |held| held.waiters);
+        until("more wait", async || waiters().await >= n).await;
     };
     let others = tokio::spawn(other.lock("a").acquire());
     wait_for_waiters(1).await;
@@ -60,12 +55,12 @@ async fn waiter_with_lost_entry_waits_again() {
     let waiting = tokio::spawn(lock);
     wait_for_waiters(2).await;
     let node = waiter.node_id().expect("waits").to_string();
-    let key = |name: &str| server.ask(&["KEYS", &format!("*:peers:*:{name}")]).list()[0].text();
+    let key = |name: &str| server.send_command(&["KEYS", &format!("*:peers:*:{name}")]).list()[0].text();
     let (waiters_key, index_key) = (key("lock_waiters"), key("waiter_index"));
-    let all = server.ask(&["HGETALL", &index_key]);
+    let all = server.send_command(&["HGETALL", &index_key]);
     let own = all.list().chunks(2).find(|pair| pair[1].text().contains(&node)).expect("waits");
-    assert_eq!(server.ask(&["ZREM", &waiters_key, &own[1].text()]).text(), "1");
-    assert_eq!(server.ask(&["HDEL", &index_key, &own[0].text()]).text(), "1");
+    assert_eq!(server.send_command(&["ZREM", &waiters_key, &own[1].text()]).text(), "1");
+    assert_eq!(server.send_command(&["HDEL", &index_key, &own[0].text()]).text(), "1");
 
     tokio::time::timeout(SOON, wait_for_waiters(2)).await.expect("waits again after a heartbeat or two");
     guard.release().await.expect("is held");

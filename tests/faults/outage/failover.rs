@@ -9,6 +9,7 @@ use duly::{Duly, Push};
 
 use crate::outage::load::Load;
 use test_support::servers::{Binary, CALM, Cluster, Fsync, Options, Sentinel};
+use test_support::until;
 
 /// Far longer than a message takes; nothing but a message ends this wait.
 const LONG: Duration = Duration::from_secs(10);
@@ -76,12 +77,7 @@ async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
     store.heartbeat(&node).await.expect("sends a heartbeat");
     let mut wakes = store.subscribe_wakes(node.id).await.expect("subscribes");
     tokio::task::block_in_place(fail_over);
-    let find_master = async {
-        while store.heartbeat(&node).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(6 * LONG, find_master).await.expect("the new master is found");
+    until("the new master is found", async || store.heartbeat(&node).await.is_ok()).await;
     for n in 0..5 {
         let claim = Claim::new("red", 10);
         store.claim(node.id, claim).await.expect("claims");
@@ -124,18 +120,13 @@ async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
     push().await.expect("pushes");
     let master = &servers.servers()[servers.master()];
     servers.sentinels().iter().for_each(|sentinel| sentinel.pause());
-    master.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    master.send_command(&["CLIENT", "KILL", "TYPE", "normal"]);
     // Time to notice. If it is too short, the reply is lost, which is an error too.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let error = push().await.expect_err("no Sentinel names a master");
     assert!(matches!(error, duly::Error::Store { .. } | duly::Error::Unknown { .. }), "{error:?}");
     servers.sentinels().iter().for_each(|sentinel| sentinel.resume());
-    let recovered = async {
-        while push().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(6 * LONG, recovered).await.expect("the master is found again");
+    until("the master is found again", async || push().await.is_ok()).await;
 }
 
 /// The server rejects connections beyond the existing ones: a new connection fails, and the existing ones keep
@@ -153,19 +144,19 @@ async fn master_at_its_connection_limit_keeps_existing_connections() {
     duly.push_all((0..3).map(|_| long())).await.expect("pushes");
     let master = &servers.servers()[servers.master()];
     let our_connections = || {
-        let list = master.ask(&["CLIENT", "LIST"]).text();
+        let list = master.send_command(&["CLIENT", "LIST"]).text();
         let our_connections = list.lines().filter(|line| line.contains("name=duly-"));
         our_connections.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<BTreeSet<String>>()
     };
     let before = our_connections();
-    let max_clients = master.ask(&["CONFIG", "GET", "maxclients"]);
+    let max_clients = master.send_command(&["CONFIG", "GET", "maxclients"]);
     assert!(before.len() >= 3, "{before:?} of {max_clients:?}");
     // This client occupies the last free connection until it closes.
     let mut client = master.client().expect("connects");
     let now: usize = master.info(&["INFO", "clients"], "connected_clients").parse().expect("a number");
-    client.ask(&["CONFIG", "SET", "maxclients", &(now - 1).to_string()]).expect("sets");
+    client.send_command(&["CONFIG", "SET", "maxclients", &(now - 1).to_string()]).expect("sets");
     let result = store.claim(node.id, claim(3)).await.map(|claimed| claimed.jobs.len());
-    client.ask(&["CONFIG", "SET", "maxclients", "10000"]).expect("sets");
+    client.send_command(&["CONFIG", "SET", "maxclients", "10000"]).expect("sets");
     assert!(matches!(result, Err(duly::Error::Unknown { .. })), "{result:?}");
     assert_eq!(before.difference(&our_connections()).count(), 0, "none was closed");
     let held = store.claim(node.id, Claim { resync: true, ..claim(3) }).await.expect("lists its held jobs");

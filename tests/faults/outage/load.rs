@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use duly::{Args, Ctx, Duly, Event, Filter, JobId, Outcome, Push, State};
 use serde::{Deserialize, Serialize};
+use test_support::{TIMEOUT, until};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::ledger::Ledger;
 
-/// Timeout of all waits: far longer than a fault and the recovery take.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Two per queue, so that a blocked pusher delays no other queue.
 const PUSHERS: usize = 6;
 const WORKERS: usize = 3;
@@ -72,26 +71,21 @@ impl Load {
 
     /// Waits until this many more pushes were acknowledged.
     pub async fn wait_until_pushed(&self, more: usize) {
-        let (goal, deadline) = (self.ledger.pushed() + more, Instant::now() + TIMEOUT);
-        while self.ledger.pushed() < goal {
-            assert!(Instant::now() < deadline, "pushes stopped at {} of {goal}", self.ledger.pushed());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let goal = self.ledger.pushed() + more;
+        until("more was pushed", async || self.ledger.pushed() >= goal).await;
     }
 
     /// Pushes one job into each queue without waiting for replicas, and waits until all have started.
     pub async fn wait_until_worked(&self) {
         let duly = Duly::open(self.url.replace("&replicas=1", "")).await.expect("opens");
-        let deadline = Instant::now() + TIMEOUT;
         for queue in QUEUES {
             let id = JobId::fresh();
-            while let Err(error) = duly.push(Push::from(Mark(u64::MAX)).id(id).queue(queue)).await {
-                assert!(error.is_retryable() && Instant::now() < deadline, "{error}");
-            }
-            while !self.ledger.has_started(id) {
-                assert!(Instant::now() < deadline, "no job of {queue} was run");
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            until(&format!("a job is pushed to {queue}"), async || {
+                let pushed = duly.push(Push::from(Mark(u64::MAX)).id(id).queue(queue)).await;
+                pushed.inspect_err(|error| assert!(error.is_retryable(), "{error}")).is_ok()
+            })
+            .await;
+            until(&format!("a job of {queue} runs"), async || self.ledger.has_started(id)).await;
         }
     }
 

@@ -8,6 +8,7 @@ use duly::{Duly, Event, Push};
 use tokio_util::sync::CancellationToken;
 
 use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
+use test_support::until;
 
 /// Far longer than the detection of an unreachable server takes; well below a supervisor's timeout.
 const OPEN_MAX: Duration = Duration::from_secs(10);
@@ -104,10 +105,8 @@ async fn cluster_opens_without_its_peers_shard() {
     duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes without it");
     tokio::task::block_in_place(|| servers.heal());
     // Without another push or a worker on the queue.
-    let found = async {
-        while !duly.counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another)) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(LONG, found).await.expect("the queue is registered in time");
+    until("the queue is registered", async || {
+        duly.counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another))
+    })
+    .await;
 }

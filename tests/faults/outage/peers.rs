@@ -7,6 +7,7 @@ use duly::store::Node;
 use duly::{Duly, Push};
 
 use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
+use test_support::until;
 
 /// A slower heartbeat would cost a node its lease of 3 s.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
@@ -45,16 +46,13 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     }
     tokio::task::block_in_place(|| servers.heal());
     // A later heartbeat registers the name.
-    let found = async {
-        loop {
-            let _ = store.heartbeat(&node).await;
-            match duly.counts().await {
-                Ok(counts) if counts.len() == 2 => break counts,
-                _ => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    };
-    let counts = tokio::time::timeout(Duration::from_secs(30), found).await.expect("both queues are registered");
+    let mut counts = Vec::new();
+    until("both queues are registered", async || {
+        let _ = store.heartbeat(&node).await;
+        counts = duly.counts().await.unwrap_or_default();
+        counts.len() == 2
+    })
+    .await;
     let old_counts = counts.iter().find(|count| count.queue == old).expect("registered");
     assert_eq!((old_counts.running, old_counts.ready), (1, 5), "{counts:?}");
 }

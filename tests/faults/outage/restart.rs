@@ -44,7 +44,7 @@ async fn partial_transaction_does_not_return_after_a_rewrite() {
         assert_eq!(truncate_and_restart_twice(&server, Server::restart).await, Vec::new());
         // Control: without the rewrite, on a version that is known to need it.
         if server.info(&["INFO", "server"], "redis_version") == "7.0.15" {
-            server.ask(&["FLUSHALL"]);
+            server.send_command(&["FLUSHALL"]);
             assert_ne!(truncate_and_restart_twice(&server, Server::restart_only).await, Vec::new());
         }
     }

@@ -79,7 +79,7 @@ async fn push_with_lost_reply_before_an_outage_is_unknown() {
     proxy.drop_reply("Fleeting");
     let error = duly.push(Push::new("Fleeting", "[2]")).await.expect_err("no reply");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-    assert_eq!(server.ask(&["LLEN", "queue:default"]).text(), "2");
+    assert_eq!(server.send_command(&["LLEN", "queue:default"]).text(), "2");
 }
 
 #[tokio::test(flavor = "multi_thread")]

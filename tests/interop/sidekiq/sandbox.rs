@@ -62,8 +62,8 @@ impl Sandbox {
     /// Sends a command directly to the server.
     pub fn redis(&self, command: &[&str]) -> Vec<String> {
         let mut client = Client::connect(self.port, None).expect("connects");
-        client.ask(&["SELECT", &self.db.to_string()]).expect("selects");
-        let reply = client.ask(command).expect("succeeds");
+        client.send_command(&["SELECT", &self.db.to_string()]).expect("selects");
+        let reply = client.send_command(command).expect("succeeds");
         match reply.list() {
             [] => vec![reply.text()],
             list => list.iter().map(|item| item.text()).collect(),
@@ -136,10 +136,10 @@ impl Sandbox {
 
 fn record_run(port: u16, db: usize, ctx: &Ctx) {
     let mut client = Client::connect(port, None).expect("connects");
-    client.ask(&["SELECT", &db.to_string()]).expect("selects");
+    client.send_command(&["SELECT", &db.to_string()]).expect("selects");
     let job = ctx.job();
     let line = format!(r#"["rust",{},"{}"]"#, job.args, job.id);
-    client.ask(&["RPUSH", "ran", &line]).expect("records");
+    client.send_command(&["RPUSH", "ran", &line]).expect("records");
 }
 
 /// A running duly worker.

@@ -42,8 +42,12 @@ async fn store_works_behind_sentinels() {
     sandbox.duly.push_all((0..JOBS).map(|n| Push::new("Echo", format!("[{n}]")))).await.expect("pushes");
     let master = sentinel.master();
     let mut client = sentinel.servers()[master].client().expect("connects");
-    client.ask(&["SET", "sign", "1"]).expect("writes");
-    assert_eq!(client.ask(&["WAIT", "1", "10000"]).expect("succeeds").text(), "1", "the replica is up to date");
+    client.send_command(&["SET", "sign", "1"]).expect("writes");
+    assert_eq!(
+        client.send_command(&["WAIT", "1", "10000"]).expect("succeeds").text(),
+        "1",
+        "the replica is up to date"
+    );
     let old = sentinel.kill_master();
     let master = sentinel.wait_for_failover(old);
     let after = sandbox.after_failover(port(master));

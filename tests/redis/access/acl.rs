@@ -18,7 +18,7 @@ const PASSWORD: &str = "let-me-in";
 fn set_user(admin: &mut Client, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "duly", "on", ">let-me-in"];
     command.extend(rules.split(' '));
-    assert_eq!(admin.ask(&command).expect("a reply").text(), "OK", "{rules}");
+    assert_eq!(admin.send_command(&command).expect("a reply").text(), "OK", "{rules}");
 }
 
 /// Returns the ACL rules that duly needs.
@@ -28,7 +28,7 @@ async fn rules(url: &str) -> String {
 
 /// Returns all denials of the server so far, including silent ones.
 fn denials(admin: &mut Client) -> Vec<String> {
-    let log = admin.ask(&["ACL", "LOG"]).expect("a reply");
+    let log = admin.send_command(&["ACL", "LOG"]).expect("a reply");
     log.list().iter().map(|entry| format!("{:?} {:?}", entry.field("reason"), entry.field("object"))).collect()
 }
 
@@ -47,10 +47,10 @@ async fn least_rights_on_one_server(binary: Binary) {
     let rules = rules(&server.url()).await;
     // The connection outlives the rights of the user that opened it.
     let mut admin = server.client().expect("connects");
-    admin.ask(&["ACL", "SETUSER", "admin", "on", ">admin", "~*", "&*", "+@all"]).expect("a reply");
-    admin.ask(&["AUTH", "admin", "admin"]).expect("a reply");
+    admin.send_command(&["ACL", "SETUSER", "admin", "on", ">admin", "~*", "&*", "+@all"]).expect("a reply");
+    admin.send_command(&["AUTH", "admin", "admin"]).expect("a reply");
     set_user(&mut admin, &rules);
-    admin.ask(&["ACL", "SETUSER", "default", "off"]).expect("a reply");
+    admin.send_command(&["ACL", "SETUSER", "default", "off"]).expect("a reply");
 
     all_operations(&format!("redis://duly:{PASSWORD}@{}", server.address())).await;
     assert_eq!(denials(&mut admin), Vec::<String>::new(), "nothing was denied, not even silently");
@@ -220,9 +220,12 @@ async fn take_back(store: &dyn Store) {
 /// Denies the user access to foreign keys and to commands that affect the whole server.
 fn assert_nothing_else_allowed(server: &Server) {
     let mut user = server.client().expect("connects");
-    assert_eq!(user.ask(&["AUTH", "duly", PASSWORD]).expect("a reply").text(), "OK");
+    assert_eq!(user.send_command(&["AUTH", "duly", PASSWORD]).expect("a reply").text(), "OK");
     let own = "duly:queue:{default}:conf";
-    assert!(!matches!(user.ask(&["HGETALL", own]).expect("a reply"), Reply::Error(_)), "it may read its own keys");
+    assert!(
+        !matches!(user.send_command(&["HGETALL", own]).expect("a reply"), Reply::Error(_)),
+        "it may read its own keys"
+    );
     let forbidden: &[&[&str]] = &[
         &["GET", "foreign"],
         &["HSET", "foreign", "a", "b"],
@@ -241,13 +244,13 @@ fn assert_nothing_else_allowed(server: &Server) {
         &["EVAL", "return redis.call('GET', KEYS[1])", "1", "foreign"],
     ];
     for command in forbidden {
-        let reply = user.ask(command).expect("a reply").text();
+        let reply = user.send_command(command).expect("a reply").text();
         assert!(reply.starts_with("NOPERM"), "{command:?}: {reply}");
     }
     // Nor by a script that the user may load.
-    let sha = user.ask(&["SCRIPT", "LOAD", "return redis.call('GET', KEYS[1])"]).expect("a reply").text();
+    let sha = user.send_command(&["SCRIPT", "LOAD", "return redis.call('GET', KEYS[1])"]).expect("a reply").text();
     for command in [["EVALSHA", &sha, "1", "foreign"], ["EVALSHA", &sha, "1", "other:queue"]] {
-        let reply = user.ask(&command).expect("a reply").text();
+        let reply = user.send_command(&command).expect("a reply").text();
         assert!(reply.contains("NOPERM") || reply.contains("No permissions"), "{command:?}: {reply}");
     }
 }

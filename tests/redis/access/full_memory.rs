@@ -21,7 +21,7 @@ async fn full(binary: Binary) -> (Server, Duly, Error) {
     let server = durable(binary).start();
     let duly = open(server.url()).await;
     let used: usize = server.info(&["INFO", "memory"], "used_memory").trim().parse().expect("a number");
-    server.ask(&["CONFIG", "SET", "maxmemory", &(used + (8 << 20)).to_string()]);
+    server.send_command(&["CONFIG", "SET", "maxmemory", &(used + (8 << 20)).to_string()]);
     for _ in 0..10_000 {
         if let Err(error) = duly.push(large()).await {
             return (server, duly, error);
@@ -63,8 +63,8 @@ async fn full_server_allows_claims_and_rejects_pushes(binary: Binary) {
 /// Fills the remaining memory: the server frees and uses some by itself.
 fn fill(server: &Server) {
     let piece = "x".repeat(50_000);
-    let full =
-        (0..1_000).any(|_| server.try_ask(&["APPEND", "filler", &piece]).expect("a reply").text().starts_with("OOM"));
+    let full = (0..1_000)
+        .any(|_| server.try_send_command(&["APPEND", "filler", &piece]).expect("a reply").text().starts_with("OOM"));
     assert!(full, "50 MB fit into 8");
 }
 

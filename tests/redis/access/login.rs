@@ -72,7 +72,7 @@ async fn replica_is_rejected_by_name() {
     let master = durable(Binary::Redis).start();
     open(master.url()).await;
     let replica = durable(Binary::Redis).start();
-    replica.ask(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    replica.send_command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     wait_for("a copy", || match replica.info(&["INFO", "replication"], "master_link_status").as_str() {
         "up" => Ok(()),
         other => Err(other.to_owned()),
@@ -168,8 +168,8 @@ async fn sentinels_that_do_not_answer_are_reported() {
     // Sentinels with their own user, which has only the needed rights.
     for sentinel in servers.sentinels() {
         let user = ["ACL", "SETUSER", "watch", "on", ">see-all", "-@all", "+auth", "+hello", "+sentinel|master"];
-        sentinel.ask(&user);
-        sentinel.ask(&["ACL", "SETUSER", "default", "off"]);
+        sentinel.send_command(&user);
+        sentinel.send_command(&["ACL", "SETUSER", "default", "off"]);
     }
     let url = format!("redis+sentinel://:{SECRET}@{hosts}");
     for options in ["", "?sentinel_password=see-all", "?sentinel_user=watch&sentinel_password=guess"] {

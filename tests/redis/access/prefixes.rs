@@ -48,13 +48,13 @@ async fn nothing_is_kept_outside_the_prefix() {
     let duly = open(url).await;
     duly.push(Push::new("note", "1")).await.expect("pushes");
     duly.worker().on_kind("note", |_| async { duly::Outcome::bury("oh") }).drain().await.expect("drains");
-    assert!(!server.ask(&["KEYS", &format!("{prefix}:*")]).list().is_empty());
+    assert!(!server.send_command(&["KEYS", &format!("{prefix}:*")]).list().is_empty());
     assert_eq!(foreign(server, &prefix), before);
 }
 
 /// Returns keys outside of all test prefixes; other tests use a prefix that is an id.
 fn foreign(server: &Server, prefix: &str) -> Vec<String> {
-    let keys = server.ask(&["KEYS", "*"]);
+    let keys = server.send_command(&["KEYS", "*"]);
     let names = keys.list().iter().map(|key| key.text());
     names
         .filter(|key| !key.starts_with(prefix) && key.split(':').next().is_none_or(|p| p.parse::<JobId>().is_err()))

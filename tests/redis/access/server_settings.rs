@@ -29,7 +29,7 @@ async fn server_without_durability_is_rejected_until_fixed(binary: Binary, snaps
     let fix = commands(&error);
     assert_eq!(fix.len(), 2, "{error}");
     for command in fix {
-        server.ask(&command.split(' ').collect::<Vec<_>>());
+        server.send_command(&command.split(' ').collect::<Vec<_>>());
     }
     let durability = durability(&server).await;
     assert!(durability.contains("survives a crash of any process and loss of power"), "{durability}");
@@ -50,7 +50,7 @@ async fn valkey_without_persistence_is_rejected_until_fixed() {
 async fn write_rejected_for_missing_replicas_is_retried() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
-    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    server.send_command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let warnings = duly.health().await.expect("a report").warnings;
     assert!(warnings.iter().any(|warning| warning.contains("refuses every write")), "{warnings:?}");
     let pushing = tokio::spawn({
@@ -62,7 +62,7 @@ async fn write_rejected_for_missing_replicas_is_retried() {
         _ => Ok(()),
     });
     assert!(!pushing.is_finished());
-    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    server.send_command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     pushing.await.expect("no panic").expect("is retried until it is accepted");
 }
 
@@ -70,7 +70,7 @@ async fn write_rejected_for_missing_replicas_is_retried() {
 async fn fsync_every_second_is_accepted_and_reported() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     assert!(durability(&server).await.contains("the last second or two may be lost"));
-    server.ask(&["CONFIG", "SET", "appendfsync", "no"]);
+    server.send_command(&["CONFIG", "SET", "appendfsync", "no"]);
     assert!(durability(&server).await.contains("what its system had not yet written"));
 }
 
@@ -78,11 +78,11 @@ async fn fsync_every_second_is_accepted_and_reported() {
 async fn evicting_server_is_rejected_until_fixed() {
     let server = durable(Binary::Redis).start();
     for policy in ["allkeys-lru", "volatile-ttl"] {
-        server.ask(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        server.send_command(&["CONFIG", "SET", "maxmemory-policy", policy]);
         let error = open_error(format!("{}?allow_data_loss=true", server.url())).await;
         let fix = "CONFIG SET maxmemory-policy noeviction";
         assert!(error.to_string().contains(policy) && error.to_string().contains(fix), "{error}");
-        server.ask(&fix.split(' ').collect::<Vec<_>>());
+        server.send_command(&fix.split(' ').collect::<Vec<_>>());
         open(server.url()).await;
     }
 }
@@ -94,11 +94,11 @@ async fn evicting_server_is_rejected_without_config_rights() {
     let mut rules = vec!["ACL".to_owned(), "SETUSER".into(), "duly".into(), "on".into(), ">let-me-in".into()];
     let needed = open(server.url()).await.health().await.expect("a report").acl.expect("a server has users");
     rules.extend(needed.split(' ').filter(|rule| !rule.contains("config")).map(str::to_owned));
-    server.ask(&rules);
+    server.send_command(&rules);
     let url = format!("redis://duly:let-me-in@{}", server.address());
     let health = open(url.clone()).await.health().await.expect("a report");
     assert!(health.durability.starts_with("Unknown"), "{}", health.durability);
-    server.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    server.send_command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let error = open_error(url).await;
     assert!(error.to_string().contains("maxmemory-policy allkeys-lru"), "{error}");
 }
@@ -110,14 +110,14 @@ async fn data_of_another_version_is_rejected() {
     open(url.clone()).await;
     let prefix = url.split("prefix=").nth(1).expect("a prefix");
     let format = format!("{prefix}:peers:{{duly}}:format");
-    assert_eq!(server.ask(&["GET", &format]).text(), "1");
-    server.ask(&["SET", &format, "2"]);
+    assert_eq!(server.send_command(&["GET", &format]).text(), "1");
+    server.send_command(&["SET", &format, "2"]);
     let message = open_error(url.clone()).await.to_string();
     assert!(message.contains("format 2") && message.contains("use a newer duly, or another prefix"), "{message}");
-    server.ask(&["SET", &format, "0"]);
+    server.send_command(&["SET", &format, "0"]);
     let message = open_error(url.clone()).await.to_string();
     assert!(message.contains("format 0") && message.contains("use an older duly, or another prefix"), "{message}");
-    server.ask(&["SET", &format, "1"]);
+    server.send_command(&["SET", &format, "1"]);
     open(url).await;
 }
 
@@ -144,7 +144,7 @@ async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     assert_eq!(plain.counts().await.expect("counts")[0].ready, 1);
 
     let replica = durable(Binary::Redis).start();
-    replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    replica.send_command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
     test_support::wait_for("a replica", || match server.info(&["INFO", "replication"], "slave0") {
         line if line.contains("state=online") => Ok(()),
         other => Err(other),

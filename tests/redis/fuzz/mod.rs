@@ -150,7 +150,7 @@ impl<'s> Fuzz<'s> {
         let mut subscriber = self.server.client().expect("connects");
         for node in nodes {
             let channel = format!("{}{node}:{}", pushes::JOBS, pushes::SUBSCRIBED_KIND);
-            subscriber.ask(&["SSUBSCRIBE", &channel]).expect("subscribes");
+            subscriber.send_command(&["SSUBSCRIBE", &channel]).expect("subscribes");
         }
         subscriber
     }
@@ -179,9 +179,9 @@ impl<'s> Fuzz<'s> {
         let mut command = vec![b"EVAL".to_vec(), script.code.clone().into(), call.keys.len().to_string().into()];
         command.extend(call.keys.iter().map(|key| key.clone().into_bytes()));
         command.extend(call.args.iter().cloned());
-        self.client.send(&command).expect("sends");
+        self.client.write_command(&command).expect("sends");
         State::send_query(&mut self.client);
-        self.client.read().expect("a reply")
+        self.client.read_reply().expect("a reply")
     }
 
     /// Checks the change and the new state, and updates `sound`.

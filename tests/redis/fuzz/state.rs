@@ -161,23 +161,23 @@ impl State {
             put("SADD", name, set.iter().cloned().collect());
         }
         for command in &commands {
-            client.send(command).expect("sends");
+            client.write_command(command).expect("sends");
         }
         for command in &commands {
-            let reply = client.read().expect("a reply");
+            let reply = client.read_reply().expect("a reply");
             assert!(!matches!(reply, Reply::Error(_)), "{}: {reply:?}", shown(&command.concat()));
         }
     }
 
     /// Sends a query of all keys; [`State::read`] reads its reply.
     pub fn send_query(client: &mut Client) {
-        client.send(&["EVAL", QUERY, "0"]).expect("sends");
+        client.write_command(&["EVAL", QUERY, "0"]).expect("sends");
     }
 
     /// Reads the content of the server. Fails if there is an unknown key.
     pub fn read(client: &mut Client) -> Result<State, String> {
         let mut state = State::default();
-        for entry in client.read().map_err(|error| error.to_string())?.list() {
+        for entry in client.read_reply().map_err(|error| error.to_string())?.list() {
             let [name, kind, content] = entry.list() else { return Err(format!("not a key: {entry:?}")) };
             let (name, content) = (name.text(), content.list().iter().map(bytes).collect::<Vec<_>>());
             let name = name.strip_prefix("{q}:").ok_or_else(|| format!("a foreign key: {name}"))?;

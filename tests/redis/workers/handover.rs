@@ -138,15 +138,19 @@ const DELIVER_AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
 async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
-    let subscriptions = || server.ask(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
-    let has_idle_node = || !server.ask(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
+    let subscriptions = || server.send_command(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
+    let has_idle_node = || !server.send_command(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
     let mut busy = Running::start(&duly, Duration::ZERO, false).await;
     until("it has_idle_node", async || has_idle_node()).await;
 
     let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
     assert_eq!(busy.wait_for_starts(1).await.0, [first]);
     let keys = ["duly:queue:{default}:held", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
-    assert_eq!(server.ask(&["EVAL", DELIVER_AGAIN, "2", keys[0], keys[1], keys[2]]).text(), "1", "it was delivered");
+    assert_eq!(
+        server.send_command(&["EVAL", DELIVER_AGAIN, "2", keys[0], keys[1], keys[2]]).text(),
+        "1",
+        "it was delivered"
+    );
     let second = duly.push(Push::new("long", "2")).await.expect("pushes").id();
     assert_eq!(busy.wait_for_starts(1).await.0, [second], "and not the first again");
     assert_eq!(subscriptions(), 2, "for wakes, and for jobs of its kind");

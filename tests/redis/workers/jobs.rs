@@ -9,6 +9,7 @@ use duly::bounds::ARGS_BYTES_MAX;
 use duly::store::Claim;
 use duly::store::Node;
 use duly::{Ctx, Event, Filter, Priority, Push, State};
+use test_support::until;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -189,12 +190,7 @@ async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     let claim = Claim::new("default", 1);
     assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
     let is_alive = async || duly.nodes().await.expect("a reply").iter().any(|node| node.id == dead.id && node.alive);
-    let lease_end = async {
-        while is_alive().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(LONG, lease_end).await.expect("its lease expires");
+    until("its lease expires", async || !is_alive().await).await;
     let recorded = RecordedArgs::default();
     let summary = duly.worker().on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");
     assert_eq!(summary.acked, 1, "its job was taken back and run");

@@ -49,11 +49,11 @@ impl Location {
     fn send(&self, command: &str, key: &str, args: &[&[u8]]) -> Reply {
         let command = [&[command.as_bytes(), key.as_bytes()], args].concat();
         match self.kind {
-            Kind::Redis => servers::redis().ask(&command),
-            Kind::Valkey => servers::valkey().ask(&command),
+            Kind::Redis => servers::redis().send_command(&command),
+            Kind::Valkey => servers::valkey().send_command(&command),
             Kind::Cluster => {
                 let cluster = servers::cluster();
-                cluster.nodes()[cluster.master_of(key)].ask(&command)
+                cluster.nodes()[cluster.master_of(key)].send_command(&command)
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The example workers in other languages run jobs.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use serde_json::json;
+use test_support::until;
 
-use crate::api::support::{LONG, Site};
+use crate::api::support::Site;
 
 /// Kills the worker even if the test fails.
 struct Running(Child);
@@ -25,16 +25,15 @@ async fn runs_jobs(program: &str, script: &str) {
     let _worker = Running(command.spawn().unwrap_or_else(|e| panic!("{program}: {e}; install it")));
     let pushed = site.post("/api/v1/jobs", json!({"kind": "greet", "args": {"name": "ada"}})).await.json();
     let broken = site.post("/api/v1/jobs", json!({"kind": "greet", "args": {}, "max_attempts": 1})).await.json();
-    let ended = async |id: &serde_json::Value| loop {
-        let job = site.get(&format!("/api/v1/jobs/{}", id.as_str().expect("an id"))).await.json();
-        if job["state"] == "done" || job["state"] == "dead" {
-            return job;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let ended = async |id: &serde_json::Value| {
+        let path = format!("/api/v1/jobs/{}", id.as_str().expect("an id"));
+        let state = async || site.get(&path).await.json()["state"].clone();
+        until("the job ends", async || ["done", "dead"].map(serde_json::Value::from).contains(&state().await)).await;
+        site.get(&path).await.json()
     };
-    let done = tokio::time::timeout(LONG, ended(&pushed["id"])).await.expect("in time");
+    let done = ended(&pushed["id"]).await;
     assert_eq!(done["state"], "done", "{done}");
-    let dead = tokio::time::timeout(LONG, ended(&broken["id"])).await.expect("in time");
+    let dead = ended(&broken["id"]).await;
     assert_eq!(dead["state"], "dead", "{dead}");
     assert!(dead["failures"][0]["error"].as_str().is_some_and(|error| error.contains("name")), "{dead}");
 }

@@ -4,8 +4,9 @@ use duly::Duly;
 use duly::admin::Role;
 use duly_http::Server;
 use serde_json::json;
+use test_support::until;
 
-use crate::api::support::{LONG, Response, Site};
+use crate::api::support::{Response, Site};
 
 fn is_refused(response: &Response, status: u16, code: &str) {
     assert_eq!((response.status, response.code().as_str()), (status, code), "{}", response.text());
@@ -165,29 +166,14 @@ async fn expiry_of_the_last_token_does_not_open_the_server() {
     assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
     let lasts = std::time::Duration::from_secs(1);
     let secret = site.duly.create_token("short", Role::Admin, Some(lasts)).await.expect("made");
-    let ended = async {
-        while !site.duly.tokens().await.expect("lists").is_empty() {
-            tokio::time::sleep(lasts / 10).await;
-        }
-    };
-    tokio::time::timeout(LONG, ended).await.expect("it ends");
+    until("it ends", async || site.duly.tokens().await.expect("lists").is_empty()).await;
     let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
     // The server may cache the token for a moment.
-    let refused = async {
-        while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
-            tokio::time::sleep(lasts / 10).await;
-        }
-    };
-    tokio::time::timeout(LONG, refused).await.expect("it is refused");
+    until("it is refused", async || site.send("GET", "/api/v1/stats", &ended, b"").await.status != 200).await;
     is_refused(&site.get("/api/v1/stats").await, 401, "unauthorized");
     is_refused(&site.post("/api/v1/tokens", json!({"name": "mine", "role": "admin"})).await, 401, "unauthorized");
     site.duly.remove_token("short").await.expect("is there still");
-    let open = async {
-        while site.get("/api/v1/stats").await.status != 200 {
-            tokio::time::sleep(lasts / 10).await;
-        }
-    };
-    tokio::time::timeout(LONG, open).await.expect("without any, this machine gets in again");
+    until("without any, this machine gets in again", async || site.get("/api/v1/stats").await.status == 200).await;
 }
 
 #[tokio::test]
@@ -323,13 +309,13 @@ async fn only_the_host_cookie_is_accepted_behind_tls() {
         id.to_owned()
     };
     let (mine, other) = (sign_in().await, sign_in().await);
-    let ask = async |cookie: String| site.send("GET", "/api/v1/stats", &[("Cookie", &cookie)], b"").await.status;
-    assert_eq!(ask(format!("duly={mine}")).await, 401, "a neighbour could have set it");
-    assert_eq!(ask(format!("duly=none; __Host-duly={mine}")).await, 200, "and does not stand before the right one");
+    let status = async |cookie: String| site.send("GET", "/api/v1/stats", &[("Cookie", &cookie)], b"").await.status;
+    assert_eq!(status(format!("duly={mine}")).await, 401, "a neighbour could have set it");
+    assert_eq!(status(format!("duly=none; __Host-duly={mine}")).await, 200, "and does not stand before the right one");
     let both = format!("duly={other}; __Host-duly={mine}");
     assert_eq!(site.send("POST", "/logout", &[("Cookie", &both)], b"").await.status, 303);
-    assert_eq!(ask(format!("__Host-duly={mine}")).await, 401, "signed out");
-    assert_eq!(ask(format!("__Host-duly={other}")).await, 200, "was never meant");
+    assert_eq!(status(format!("__Host-duly={mine}")).await, 401, "signed out");
+    assert_eq!(status(format!("__Host-duly={other}")).await, 200, "was never meant");
 }
 
 #[tokio::test]

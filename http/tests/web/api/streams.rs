@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use duly::admin::Role;
 use duly::{Outcome, Push};
 use serde_json::Value;
+use test_support::until;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -81,12 +82,7 @@ async fn streams_per_client_are_limited() {
     }
     assert_eq!(site.get("/api/v1/stats").await.status, 200, "all else goes on");
     drop(streams.pop());
-    let free = async {
-        while open(&site, EVENTS, &[]).await.0 != 200 {
-            tokio::time::sleep(LONG / 300).await;
-        }
-    };
-    tokio::time::timeout(LONG, free).await.expect("one that was closed makes room");
+    until("one that was closed makes room", async || open(&site, EVENTS, &[]).await.0 == 200).await;
     site.be_nobody();
     let other = format!("Bearer {other}");
     assert_eq!(open(&site, EVENTS, &[("Authorization", &other)]).await.0, 200, "others have their own");

@@ -1,17 +1,13 @@
 //! The status and the content of each page, the actions, and a prefix.
 
-use std::time::Duration;
-
 use duly::{Filter, State};
+use test_support::until;
 
 use crate::fixture;
 use crate::pages::client::{get, post};
 
 /// The marker of a node that claims nothing.
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
-/// The interval and the timeout of [`until`].
-const LOOK: Duration = Duration::from_millis(20);
-const LONG: Duration = Duration::from_secs(30);
 
 /// Every page without a name in its path, and a text that it contains if the store is full.
 const PAGES: [(&str, &str); 15] = [
@@ -115,16 +111,6 @@ async fn quiet_node_is_marked() {
     until("it is quiet on its page", async || is_quiet(&format!("/nodes/{node}")).await).await;
     assert_eq!(post(&fixture.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
     until("it is quiet no more", async || !is_quiet("/nodes").await).await;
-}
-
-/// Waits until a condition holds.
-async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !so().await {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("in time: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

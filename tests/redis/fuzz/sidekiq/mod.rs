@@ -109,7 +109,7 @@ fn send(client: &mut Client, script: &Script, call: &Call) -> Reply {
     let mut command = vec![b"EVAL".to_vec(), script.code.clone().into(), call.keys.len().to_string().into()];
     command.extend(call.keys.iter().map(|key| key.clone().into_bytes()));
     command.extend(call.args.iter().cloned());
-    client.send(&command).expect("sends");
+    client.write_command(&command).expect("sends");
     State::send_query(client);
-    client.read().expect("a reply")
+    client.read_reply().expect("a reply")
 }

@@ -170,7 +170,7 @@ impl State {
     pub fn write(&mut self, client: &mut Client) {
         self.commands.insert(0, vec![b"FLUSHALL".to_vec()]);
         for command in &self.commands {
-            let reply = client.ask(command).expect("a reply");
+            let reply = client.send_command(command).expect("a reply");
             assert!(!matches!(reply, Reply::Error(_)), "{}: {reply:?}", shown(&command.concat()));
         }
         State::send_query(client);
@@ -179,12 +179,12 @@ impl State {
 
     /// Sends a query of all keys; [`State::read`] reads its reply.
     pub fn send_query(client: &mut Client) {
-        client.send(&["EVAL", QUERY, "0"]).expect("sends");
+        client.write_command(&["EVAL", QUERY, "0"]).expect("sends");
     }
 
     pub fn read(client: &mut Client) -> Result<State, String> {
         let mut state = State::default();
-        for entry in client.read().map_err(|error| error.to_string())?.list() {
+        for entry in client.read_reply().map_err(|error| error.to_string())?.list() {
             let [name, kind, content] = entry.list() else { return Err(format!("not a key: {entry:?}")) };
             let values: Vec<String> = content.list().iter().map(|value| shown(&bytes(value))).collect();
             let mut pairs: Vec<(String, String)> = match kind.text().as_str() {
