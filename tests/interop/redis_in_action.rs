@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::programs::{installed, source};
-use test_support::servers::{Binary, Fsync, Options, Server};
+use test_support::servers::{Binary, Options, Server};
 use test_support::{JsonProgram, TIMEOUT, until};
 
 const MS: Duration = Duration::from_millis(1);
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const CHILD: &str = "DULY_TEST_REDIS_IN_ACTION";
 
 fn server() -> Server {
-    Options::new(Binary::Redis).aof(Fsync::EverySecond).start()
+    Options::durable(Binary::Redis).start()
 }
 
 fn url(server: &Server) -> String {

@@ -6,8 +6,8 @@ use duly::Push;
 use duly::store::Claim;
 use duly::store::Node;
 
-use crate::helpers::{durable, open, own_prefix};
-use test_support::servers::{Binary, Proxy};
+use crate::helpers::{open, own_prefix};
+use test_support::servers::{Binary, Options, Proxy};
 
 /// Maximum number of tries of a request that succeeds once the client has noticed a closed connection.
 const TRIES: usize = 50;
@@ -15,7 +15,7 @@ const TRIES: usize = 50;
 /// `CLIENT LIST` shows the role and the process of each connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_have_names() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
     duly.store().heartbeat(&Node::fresh(vec!["default".into()])).await.expect("sends a heartbeat");
@@ -32,7 +32,7 @@ async fn connections_have_names() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_without_client_setname_can_connect() {
     let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* &* +@all -client";
-    let server = durable(Binary::Redis).users(users).start();
+    let server = Options::durable(Binary::Redis).users(users).start();
     let duly = open(server.url().replacen("redis://", "redis://app:secret@", 1)).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
     assert!(!server.send_command(&["CLIENT", "LIST"]).text().contains("name=duly-"));
@@ -41,7 +41,7 @@ async fn user_without_client_setname_can_connect() {
 /// No request was pending, so no outcome is unknown: the request is sent on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_after_a_closed_connection_uses_another() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let duly = open(format!("redis://{}", proxy.address())).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));

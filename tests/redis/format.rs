@@ -90,7 +90,7 @@ async fn operations_on_a_queue_with_a_newer_format_are_rejected_on_valkey() {
 #[cfg(feature = "compat")]
 #[tokio::test]
 async fn sidekiq_queue_with_a_newer_format_is_rejected() {
-    let server = crate::helpers::durable(servers::Binary::Redis).start();
+    let server = servers::Options::durable(servers::Binary::Redis).start();
     let duly = duly::Duly::open(server.url().replacen("redis://", "sidekiq://", 1)).await.expect("opens");
     server.send_command(&["HSET", "duly:sidekiq:queue:{default}:conf", "format", "2"]);
     check("push", duly.push(Push::new("Echo", "[]")).await);

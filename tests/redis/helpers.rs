@@ -5,16 +5,10 @@ use std::time::Duration;
 
 use duly::{Duly, Error, JobId};
 
-use test_support::servers::{Binary, Fsync, Options};
 pub use test_support::until;
 
 /// Timeout of all waits; every wait of a passing test is far shorter.
 pub const LONG: Duration = Duration::from_secs(20);
-
-/// Returns options of a server with persistence.
-pub fn durable(binary: Binary) -> Options {
-    Options::new(binary).aof(Fsync::EverySecond)
-}
 
 /// Returns the URL with a unique key prefix.
 pub fn own_prefix(url: &str) -> String {

@@ -8,8 +8,8 @@ use duly::{Event, NodeId, Push};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::helpers::{LONG, durable, open, own_prefix, until};
-use test_support::servers::{self, Binary, Server};
+use crate::helpers::{LONG, open, own_prefix, until};
+use test_support::servers::{self, Binary, Options, Server};
 
 /// Duration of the observation.
 const WATCH: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ async fn watch(server: &Server) -> Vec<MonitoredCommand> {
 }
 
 async fn idle_worker_sends_at_most_one_request_a_second(binary: Binary) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let duly = open(server.url()).await;
     let stop = CancellationToken::new();
     let (sender, mut events) = mpsc::unbounded_channel();
@@ -88,7 +88,7 @@ async fn idle_worker_sends_at_most_one_request_a_second_to_valkey() {
 /// A worker's peer only listens.
 #[tokio::test]
 async fn quiet_peer_sends_no_requests() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
     let peer = PeerInfo { methods: vec!["m".into()], listen_only: true, ..PeerInfo::new(node, LEASE) };
@@ -195,7 +195,7 @@ async fn commands_per_handover(server: &Server, waiters: u64) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_handover_costs_the_same_for_any_number_of_waiters() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let few = commands_per_handover(&server, 10).await;
     let many = commands_per_handover(&server, 200).await;
     println!("commands per handover: {few:.1} with 10 waiters, {many:.1} with 200");
@@ -206,7 +206,7 @@ async fn lock_handover_costs_the_same_for_any_number_of_waiters() {
 /// A day's history has tens of thousands of fields.
 #[tokio::test]
 async fn history_is_scanned_once_for_its_first_minute() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     duly.push(Push::new("ok", "{}")).await.expect("pushes");
     for _ in 0..3 {

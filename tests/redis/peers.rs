@@ -7,8 +7,8 @@ use duly::store::{LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, Notification
 use duly::{Clock, Duly, NodeId};
 use tokio::sync::mpsc::Receiver;
 
-use crate::helpers::{LONG, durable, open, own_prefix, until};
-use test_support::servers::{self, Binary, Direction, Proxy, Server};
+use crate::helpers::{LONG, open, own_prefix, until};
+use test_support::servers::{self, Binary, Direction, Options, Proxy, Server};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -31,7 +31,7 @@ fn cut_all_connections(server: &Server) {
 }
 
 async fn peer_resubscribes(binary: Binary, listen_only: bool) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let duly = open(server.url()).await;
     let store = duly.store();
     let peer = PeerInfo { listen_only, ..peer_info() };
@@ -66,7 +66,7 @@ async fn quiet_peer_resubscribes_after_a_cut_connection() {
 
 #[tokio::test]
 async fn lock_without_replica_confirmation_is_not_granted() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(format!("{}?replicas=1", server.url())).await;
     let request = lock_request("l", NodeId::fresh());
     let error = duly.store().lock(&request).await.expect_err("there is no replica");
@@ -101,7 +101,7 @@ const MANY: usize = 250;
 
 #[tokio::test]
 async fn dead_peers_leave_no_keys() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let clock = Clock::manual();
     let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
     let (store, dead_peer) = (duly.store(), peer_info());
@@ -132,7 +132,7 @@ async fn dead_peers_leave_no_keys() {
 /// Without lock waiters and calls, only plain workers can remove dead peers.
 #[tokio::test]
 async fn plain_workers_remove_dead_peers() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let clock = Clock::manual();
     let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
     let (store, dead_peer) = (duly.store(), peer_info());
@@ -153,7 +153,7 @@ async fn plain_workers_remove_dead_peers() {
 /// The removal of dead waiters follows the release, and its reply is lost.
 #[tokio::test]
 async fn release_succeeds_although_dead_waiters_remain() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let (proxy, clock) = (Proxy::start(server.port()), Clock::manual());
     let open = async |url: String| Duly::builder(url).clock(clock.clone()).open().await.expect("opens");
     let (duly, direct) = (open(format!("redis://{}", proxy.address())).await, open(server.url()).await);
@@ -178,7 +178,7 @@ async fn release_succeeds_although_dead_waiters_remain() {
 }
 
 async fn connection_is_registered_again_after_data_loss(binary: Binary) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let (duly, other) = (open(server.url()).await, open(server.url()).await);
     let _held = duly.hold_connection("browser 7").await.expect("is held");
     let node = duly.node_id().expect("is one");

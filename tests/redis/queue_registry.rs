@@ -4,8 +4,8 @@ use duly::store::Claim;
 use duly::store::Node;
 use duly::{Duly, Push};
 
-use crate::helpers::{durable, open, until};
-use test_support::servers::{Binary, Server};
+use crate::helpers::{open, until};
+use test_support::servers::{Binary, Options, Server};
 
 /// Returns whether a client that does not know the queue finds it.
 async fn is_found(observer: &Duly) -> bool {
@@ -19,7 +19,7 @@ async fn open_two(server: &Server) -> (Duly, Duly) {
 /// FLUSHALL closes no connection, so the pusher must notice the loss itself.
 #[tokio::test]
 async fn pushed_queue_is_registered_again_after_data_loss() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let (duly, observer) = open_two(&server).await;
     let push = async || duly.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
     push().await;
@@ -33,7 +33,7 @@ async fn pushed_queue_is_registered_again_after_data_loss() {
 /// Also if it claims before its heartbeat.
 #[tokio::test]
 async fn worked_queue_is_registered_again_after_data_loss() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let (duly, observer) = open_two(&server).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["mail".into()]));
     store.heartbeat(&node).await.expect("sends a heartbeat");

@@ -7,7 +7,7 @@ use duly::{Duly, Push};
 use rustix::process::Signal;
 
 use crate::sandbox::{Sandbox, until};
-use test_support::servers::{Binary, Fsync, Options, Server};
+use test_support::servers::{Binary, Options, Server};
 
 /// Far more jobs than one batch, so that the kill can hit between batches.
 const JOBS: usize = 10_000;
@@ -67,7 +67,7 @@ fn assert_all_moved(sandbox: &Sandbox, pushed: &BTreeSet<String>, from: &str, to
 }
 
 fn move_to_server_and_back(binary: Binary) {
-    let (sandbox, server) = (Sandbox::new(), Options::new(binary).aof(Fsync::EverySecond).start());
+    let (sandbox, server) = (Sandbox::new(), Options::durable(binary).start());
     let (pushed, url) = (push_many(&sandbox), server.url());
     kill_and_repeat_move(&sandbox, &server, "duly.db", &url);
     assert_all_moved(&sandbox, &pushed, "duly.db", &url);

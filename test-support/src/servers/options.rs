@@ -49,6 +49,11 @@ impl Options {
         }
     }
 
+    /// A server that syncs an append-only file every second, as is common in production.
+    pub fn durable(binary: Binary) -> Options {
+        Options::new(binary).aof(Fsync::EverySecond)
+    }
+
     /// Enables the append-only file.
     pub fn aof(self, fsync: Fsync) -> Options {
         let fsync = match fsync {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::distributed_locks::location::{LONG, Location, in_time, ms};
 use crate::distributed_locks::unreliable_network::{Odds, UnreliableProxy};
-use test_support::servers::{Binary, Fsync, Options};
+use test_support::servers::{Binary, Options};
 
 /// Number of calls by default.
 const CALLS: u64 = 3_000;
@@ -115,7 +115,7 @@ async fn all(call: duly::call::Call, n: u64, nodes: &[NodeId], results: &CallRes
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_ends_once_and_in_time_with_dropped_delayed_or_duplicate_messages() {
     let total = test_support::env_number("DULY_CALLS").unwrap_or(CALLS);
-    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let network = UnreliableProxy::start(server.port(), ODDS);
     let url = Location::on(&server.url()).with("lease=1s").through(&network.address());
     let runs: Runs = Arc::new((0..total).map(|_| Default::default()).collect());

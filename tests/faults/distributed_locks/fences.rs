@@ -110,7 +110,7 @@ async fn wait_until_held(duly: &Duly) {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_grow_after_failovers() {
-    let servers = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), Sentinel::QUICK);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), Sentinel::QUICK);
     let duly = Location::on(&servers.url()).with("lease=1s").with("replicas=1").open().await;
     let mut fences = acquire_some(&duly).await;
     for _ in 0..2 {

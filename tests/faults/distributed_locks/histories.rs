@@ -96,7 +96,7 @@ fn on_a_server_lock_has_one_holder_and_fences_grow() {
 #[cfg(feature = "redis")]
 #[test]
 fn across_failovers_lock_has_one_holder_and_fences_grow() {
-    let servers = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), Sentinel::QUICK);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), Sentinel::QUICK);
     let location = Location::on(&servers.url()).with("lease=600ms").with("replicas=1");
     let routes = (0..CLIENTS).map(|_| Route::direct(location.url())).collect();
     let mut nemesis = Nemesis::start(location.dir(), routes);

@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Such a loss happens in a failover that loses the last writes, or if an operator deletes keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_with_lost_entries_still_get_the_lock() {
-    let server = Options::new(Binary::Redis).aof(test_support::servers::Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let location = Location::on(&server.url()).with("lease=600ms");
     let (holder, waiter) = (location.open().await, location.open().await);
     let guard = holder.lock("a").ttl(500 * MS).acquire().await.expect("is free");
@@ -41,7 +41,7 @@ async fn waiters_with_lost_entries_still_get_the_lock() {
 /// Only this waiter's own entry is lost while others wait, so a missing notification cannot reveal it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_with_lost_entry_waits_again() {
-    let server = Options::new(Binary::Redis).aof(test_support::servers::Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let location = Location::on(&server.url()).with("lease=600ms");
     let (holder, other, waiter) = (location.open().await, location.open().await, location.open().await);
     let guard = holder.lock("a").acquire().await.expect("is free");

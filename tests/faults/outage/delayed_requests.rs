@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::{Duly, JobId, Push};
 use tokio::sync::mpsc::unbounded_channel;
 
-use test_support::servers::{Binary, Fsync, Options, Proxy};
+use test_support::servers::{Binary, Options, Proxy};
 
 /// Far longer than a request timeout and a retry take.
 const LONG: Duration = Duration::from_secs(40);
@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(40);
 /// Both with an idle worker and without one, since these pushes take different paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delayed_push_is_not_applied_twice() {
-    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let options = format!("prefix={}&keep=0", JobId::fresh());
     let direct = Duly::open(format!("{}?{options}", server.url())).await.expect("opens");

@@ -8,7 +8,7 @@ use duly::store::{Claim, Wake};
 use duly::{Duly, Push};
 
 use crate::outage::load::Load;
-use test_support::servers::{Binary, CALM, Cluster, Fsync, Options, Sentinel};
+use test_support::servers::{Binary, CALM, Cluster, Options, Sentinel};
 use test_support::until;
 
 /// Far longer than a message takes; nothing but a message ends this wait.
@@ -19,13 +19,9 @@ fn failovers() -> usize {
     test_support::env_number("DULY_FAILOVERS").unwrap_or(2) as usize
 }
 
-fn options() -> Options {
-    Options::new(Binary::Redis).aof(Fsync::EverySecond)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_follow_sentinel_to_the_new_master() {
-    let servers = Sentinel::start(options(), Sentinel::QUICK);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), Sentinel::QUICK);
     let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for _ in 0..failovers() {
         load.wait_until_pushed(200).await;
@@ -39,7 +35,7 @@ async fn workers_follow_sentinel_to_the_new_master() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_follow_a_cluster_to_the_new_master() {
-    let servers = Cluster::start(options(), Cluster::QUICK);
+    let servers = Cluster::start(Options::durable(Binary::Redis), Cluster::QUICK);
     let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
         load.wait_until_pushed(200).await;
@@ -54,7 +50,7 @@ async fn workers_follow_a_cluster_to_the_new_master() {
 /// A paused master keeps its connections open and does not reply. Clients must detect that another node was promoted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_cluster_master_is_left_for_the_new_one() {
-    let servers = Cluster::start(options(), Cluster::QUICK);
+    let servers = Cluster::start(Options::durable(Binary::Redis), Cluster::QUICK);
     let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
         load.wait_until_pushed(200).await;
@@ -92,7 +88,7 @@ async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushes_wake_after_a_failover_by_sentinel() {
-    let servers = Sentinel::start(options(), Sentinel::QUICK);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), Sentinel::QUICK);
     pushes_wake_after_a_failover(&servers.url(), || {
         let old = servers.kill_master();
         servers.wait_for_failover(old);
@@ -102,7 +98,7 @@ async fn pushes_wake_after_a_failover_by_sentinel() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushes_wake_after_a_failover_in_a_cluster() {
-    let servers = Cluster::start(options(), Cluster::QUICK);
+    let servers = Cluster::start(Options::durable(Binary::Redis), Cluster::QUICK);
     pushes_wake_after_a_failover(&servers.url(), || {
         servers.kill_master_of("{red}");
         servers.wait_until_ok();
@@ -114,7 +110,7 @@ async fn pushes_wake_after_a_failover_in_a_cluster() {
 /// knowing it, and writes to it could be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
-    let servers = Sentinel::start(options(), Sentinel::QUICK);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), Sentinel::QUICK);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let push = async || duly.push(Push::new("mark", "null")).await;
     push().await.expect("pushes");
@@ -133,7 +129,7 @@ async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
 /// working.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_at_its_connection_limit_keeps_existing_connections() {
-    let servers = Sentinel::start(options(), CALM);
+    let servers = Sentinel::start(Options::durable(Binary::Redis), CALM);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     let claim = |max| Claim::new("default", max);

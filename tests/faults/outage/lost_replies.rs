@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::outage::load::Load;
-use test_support::servers::{Binary, Fsync, Options, Proxy};
+use test_support::servers::{Binary, Options, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_replies_lose_nothing() {
-    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -24,7 +24,7 @@ async fn lost_replies_lose_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_connection_cuts_lose_nothing() {
-    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let load = Load::begin(&format!("redis://{}", proxy.address())).await;
     for _ in 0..5 {

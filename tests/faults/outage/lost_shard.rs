@@ -7,7 +7,7 @@ use duly::store::Node;
 use duly::{Duly, Event, Push};
 use tokio_util::sync::CancellationToken;
 
-use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
+use test_support::servers::{Binary, CALM, Cluster, Options};
 use test_support::until;
 
 /// Far longer than the detection of an unreachable server takes; well below a supervisor's timeout.
@@ -16,7 +16,7 @@ const OPEN_MAX: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 
 fn cluster() -> Cluster {
-    let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
+    let options = Options::durable(Binary::Redis).set("cluster-require-full-coverage", "no");
     Cluster::start(options, CALM)
 }
 

@@ -7,11 +7,11 @@ use duly::store::Node;
 use duly::{Duly, Priority, Push};
 
 use crate::outage::load::Load;
-use test_support::servers::{Binary, Cluster, Fsync, Options, Step};
+use test_support::servers::{Binary, Cluster, Options, Step};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_continues_while_slots_migrate() {
-    let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
+    let servers = Cluster::start(Options::durable(Binary::Redis), test_support::servers::CALM);
     let load = Load::begin(&servers.url()).await;
     for tag in ["{red}", "{green}", "{blue}", "{red}"] {
         load.wait_until_pushed(100).await;
@@ -38,7 +38,7 @@ const BEHIND: u64 = 150;
 /// With `replicas`, a push writes twice, and both writes must follow the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn push_with_replicas_follows_a_migrating_slot() {
-    let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
+    let servers = Cluster::start(Options::durable(Binary::Redis), test_support::servers::CALM);
     let duly = Duly::open(format!("{}?replicas=1", servers.url())).await.expect("opens");
     let push = || Push::new("mark", "null").queue("red");
     let later = || push().after(Duration::from_secs(60));

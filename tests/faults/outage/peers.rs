@@ -6,7 +6,7 @@ use duly::store::Claim;
 use duly::store::Node;
 use duly::{Duly, Push};
 
-use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
+use test_support::servers::{Binary, CALM, Cluster, Options};
 use test_support::until;
 
 /// A slower heartbeat would cost a node its lease of 3 s.
@@ -14,7 +14,7 @@ const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
-    let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
+    let options = Options::durable(Binary::Redis).set("cluster-require-full-coverage", "no");
     let servers = Cluster::start(options, CALM);
     let peers_master = servers.master_of("{duly}");
     let mut other_queues =

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::{Duly, JobId, Push};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use test_support::servers::{Binary, Cluster, Fsync, Options};
+use test_support::servers::{Binary, Cluster, Options};
 
 /// Far longer than a worker takes to abandon a silent server and find the new one.
 const LONG: Duration = Duration::from_secs(40);
@@ -20,7 +20,7 @@ async fn assert_next(ran: &mut UnboundedReceiver<String>, args: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker_finds_the_new_master_after_a_silent_one() {
     // Otherwise the other servers would report an error.
-    let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
+    let options = Options::durable(Binary::Redis).set("cluster-require-full-coverage", "no");
     let servers = Cluster::start(options, Cluster::QUICK);
     let peers_master = servers.master_of("{duly}");
     let master_of = |queue: &String| servers.master_of(&format!("{{{queue}}}"));

@@ -9,7 +9,7 @@ use duly::{Ctx, Duly, Event, Filter, JobId, NodeId, Outcome, Push, PushResult, R
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::helpers::{LONG, durable, error_chain, open, open_error, until};
+use crate::helpers::{LONG, error_chain, open, open_error, until};
 use test_support::servers::{Binary, Client, Cluster, Options, Reply, Server};
 
 const PASSWORD: &str = "let-me-in";
@@ -43,7 +43,7 @@ async fn user_with_least_rights_can_do_everything_on_valkey() {
 }
 
 async fn least_rights_on_one_server(binary: Binary) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let rules = rules(&server.url()).await;
     // The connection outlives the rights of the user that opened it.
     let mut admin = server.client().expect("connects");
@@ -60,7 +60,7 @@ async fn least_rights_on_one_server(binary: Binary) {
 #[tokio::test]
 async fn user_with_least_rights_can_do_everything_on_a_cluster() {
     // The default user keeps a password, so that a connection without a login is denied.
-    let cluster = Cluster::start(durable(Binary::Redis).password("admin"), test_support::servers::CALM);
+    let cluster = Cluster::start(Options::durable(Binary::Redis).password("admin"), test_support::servers::CALM);
     let url = cluster.url();
     let rules = rules(&url.replace("://", "://:admin@")).await;
     for node in cluster.nodes() {
@@ -257,7 +257,7 @@ fn assert_nothing_else_allowed(server: &Server) {
 
 #[tokio::test]
 async fn missing_right_error_names_the_command_that_prints_the_acl() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let rules = rules(&server.url()).await;
     set_user(&mut server.client().expect("connects"), &rules.replace("+evalsha", ""));
     let duly = open(format!("redis://duly:{PASSWORD}@{}", server.address())).await;
@@ -274,7 +274,7 @@ async fn missing_right_error_names_the_command_that_prints_the_acl() {
 #[tokio::test]
 async fn missing_right_inside_a_script_is_reported() {
     for binary in [Binary::Redis, Binary::Valkey] {
-        let server = durable(binary).start();
+        let server = Options::durable(binary).start();
         let rules = rules(&server.url()).await;
         let older = rules.replace(" +zremrangebyrank", "").replace(" +zremrangebylex", "");
         assert_ne!(older, rules);

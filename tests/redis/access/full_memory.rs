@@ -7,8 +7,8 @@ use duly::store::Node;
 use duly::store::{AttemptEnd, Claim};
 use duly::{Duly, Error, Filter, Outcome, Push, State};
 
-use crate::helpers::{durable, error_chain, open};
-use test_support::servers::{Binary, Server};
+use crate::helpers::{error_chain, open};
+use test_support::servers::{Binary, Options, Server};
 
 const ARGS_BYTES: usize = 20_000;
 
@@ -18,7 +18,7 @@ fn large() -> Push {
 
 /// Returns a server with little memory, and its store filled with jobs.
 async fn full(binary: Binary) -> (Server, Duly, Error) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let duly = open(server.url()).await;
     let used: usize = server.info(&["INFO", "memory"], "used_memory").trim().parse().expect("a number");
     server.send_command(&["CONFIG", "SET", "maxmemory", &(used + (8 << 20)).to_string()]);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use duly::admin::StoreUrl;
 use duly::{Duly, Error, Push};
 
-use crate::helpers::{durable, error_chain, open, open_error};
-use test_support::servers::{Binary, CALM, Cluster, Sentinel};
+use crate::helpers::{error_chain, open, open_error};
+use test_support::servers::{Binary, CALM, Cluster, Options, Sentinel};
 use test_support::wait_for;
 
 /// Well below the time after which a person thinks that it hangs.
@@ -23,7 +23,7 @@ async fn error_at_once(url: String) -> Error {
 }
 
 async fn rejected_login_error_says_what_to_write(binary: Binary) {
-    let server = durable(binary).password(SECRET).start();
+    let server = Options::durable(binary).password(SECRET).start();
     let address = server.address();
     for login in [String::new(), ":guess@".into(), format!("nobody:{SECRET}@")] {
         let error = error_at_once(format!("redis://{login}{address}")).await;
@@ -55,7 +55,7 @@ async fn refused_login_error_says_what_to_write_on_valkey() {
 /// An open waits for a server that restarts soon, and names one that stays away.
 #[tokio::test]
 async fn missing_server_is_named_in_the_error() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     server.kill();
     let start = Instant::now();
     let error = open_error(format!("redis://:{SECRET}@{}", server.address())).await;
@@ -69,9 +69,9 @@ async fn missing_server_is_named_in_the_error() {
 
 #[tokio::test]
 async fn replica_is_rejected_by_name() {
-    let master = durable(Binary::Redis).start();
+    let master = Options::durable(Binary::Redis).start();
     open(master.url()).await;
-    let replica = durable(Binary::Redis).start();
+    let replica = Options::durable(Binary::Redis).start();
     replica.send_command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     wait_for("a copy", || match replica.info(&["INFO", "replication"], "master_link_status").as_str() {
         "up" => Ok(()),
@@ -89,7 +89,7 @@ async fn replica_is_rejected_by_name() {
 
 #[tokio::test]
 async fn url_is_shown_without_its_password() {
-    let server = durable(Binary::Redis).password(SECRET).start();
+    let server = Options::durable(Binary::Redis).password(SECRET).start();
     let url = format!("redis://:{SECRET}@{}", server.address());
     let sentinel = format!("redis+sentinel://:{SECRET}@h/m?sentinel_password={SECRET}");
     let parsed = |url: &str| StoreUrl::parse(url).expect("a good URL");
@@ -121,7 +121,7 @@ async fn invalid_url_is_not_repeated_with_its_password() {
 
 #[tokio::test]
 async fn cluster_that_does_not_open_reports_why() {
-    let cluster = Cluster::start(durable(Binary::Redis).password(SECRET), CALM);
+    let cluster = Cluster::start(Options::durable(Binary::Redis).password(SECRET), CALM);
     let hosts = cluster.url().replace("redis+cluster://", "");
     for login in ["", ":guess@"] {
         let message = error_at_once(format!("redis+cluster://{login}{hosts}")).await.to_string();
@@ -140,7 +140,7 @@ async fn cluster_that_does_not_open_reports_why() {
         };
         assert!(message.contains("part of a Cluster: use redis+cluster://"), "{message}");
     }
-    let alone = durable(Binary::Redis).start();
+    let alone = Options::durable(Binary::Redis).start();
     let message = error_at_once(format!("redis+cluster://{}", alone.address())).await.to_string();
     assert!(message.contains("part of no Cluster: use redis://"), "{message}");
     alone.kill();
@@ -150,7 +150,7 @@ async fn cluster_that_does_not_open_reports_why() {
 
 #[tokio::test]
 async fn sentinels_that_do_not_answer_are_reported() {
-    let servers = Sentinel::start(durable(Binary::Redis).password(SECRET), CALM);
+    let servers = Sentinel::start(Options::durable(Binary::Redis).password(SECRET), CALM);
     let hosts = servers.url().replace("redis+sentinel://", "");
     for login in ["", ":guess@"] {
         let message = error_at_once(format!("redis+sentinel://{login}{hosts}")).await.to_string();

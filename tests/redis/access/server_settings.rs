@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use duly::{Duly, Error, JobId, Push, PushResult};
 
-use crate::helpers::{durable, open, open_error, own_prefix};
-use test_support::servers::{Binary, Fsync, Options, Server};
+use crate::helpers::{open, open_error, own_prefix};
+use test_support::servers::{Binary, Options, Server};
 use test_support::wait_for;
 
 /// Returns the commands between backticks in an error.
@@ -48,7 +48,7 @@ async fn valkey_without_persistence_is_rejected_until_fixed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn write_rejected_for_missing_replicas_is_retried() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     server.send_command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let warnings = duly.health().await.expect("a report").warnings;
@@ -68,7 +68,7 @@ async fn write_rejected_for_missing_replicas_is_retried() {
 
 #[tokio::test]
 async fn fsync_every_second_is_accepted_and_reported() {
-    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let server = Options::durable(Binary::Redis).start();
     assert!(durability(&server).await.contains("the last second or two may be lost"));
     server.send_command(&["CONFIG", "SET", "appendfsync", "no"]);
     assert!(durability(&server).await.contains("what its system had not yet written"));
@@ -76,7 +76,7 @@ async fn fsync_every_second_is_accepted_and_reported() {
 
 #[tokio::test]
 async fn evicting_server_is_rejected_until_fixed() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     for policy in ["allkeys-lru", "volatile-ttl"] {
         server.send_command(&["CONFIG", "SET", "maxmemory-policy", policy]);
         let error = open_error(format!("{}?allow_data_loss=true", server.url())).await;
@@ -90,7 +90,7 @@ async fn evicting_server_is_rejected_until_fixed() {
 /// Also found by a user that may not read the settings.
 #[tokio::test]
 async fn evicting_server_is_rejected_without_config_rights() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let mut rules = vec!["ACL".to_owned(), "SETUSER".into(), "duly".into(), "on".into(), ">let-me-in".into()];
     let needed = open(server.url()).await.health().await.expect("a report").acl.expect("a server has users");
     rules.extend(needed.split(' ').filter(|rule| !rule.contains("config")).map(str::to_owned));
@@ -125,7 +125,7 @@ async fn data_of_another_version_is_rejected() {
 /// it.
 #[tokio::test]
 async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(format!("{}?replicas=1", server.url())).await;
     let (id, start) = (JobId::from_name("once"), Instant::now());
     let push = async |duly: &Duly| duly.push(Push::new("ok", "{}").id(id)).await;
@@ -143,7 +143,7 @@ async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     assert_eq!(push(&plain).await.expect("pushes"), PushResult::Existing(id));
     assert_eq!(plain.counts().await.expect("counts")[0].ready, 1);
 
-    let replica = durable(Binary::Redis).start();
+    let replica = Options::durable(Binary::Redis).start();
     replica.send_command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
     test_support::wait_for("a replica", || match server.info(&["INFO", "replication"], "slave0") {
         line if line.contains("state=online") => Ok(()),

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use duly::Push;
 
-use crate::helpers::{durable, error_chain, open, open_error};
-use test_support::servers::{Binary, Certificates, Server, certificates};
+use crate::helpers::{error_chain, open, open_error};
+use test_support::servers::{Binary, Certificates, Options, Server, certificates};
 
 const SECRET: &str = "p4ss-w0rd";
 
 fn server() -> Server {
-    durable(Binary::Redis).password(SECRET).tls(certificates()).start()
+    Options::durable(Binary::Redis).password(SECRET).tls(certificates()).start()
 }
 
 fn url(server: &Server, host: &str, options: &str) -> String {
@@ -61,7 +61,8 @@ async fn tls_mismatch_error_asks_about_tls() {
 /// The default of Redis: a client must present a certificate.
 #[tokio::test]
 async fn client_certificate_is_sent_on_request() {
-    let server = durable(Binary::Redis).password(SECRET).tls(certificates()).set("tls-auth-clients", "yes").start();
+    let server =
+        Options::durable(Binary::Redis).password(SECRET).tls(certificates()).set("tls-auth-clients", "yes").start();
     let client_options = |signer: &Certificates, cert: &str, key: &str| {
         let (cert, key) = (signer.file(cert), signer.file(key));
         format!("{}&cert={}&key={}", trust_option(certificates()), cert.display(), key.display())

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Location, on_each};
-use crate::helpers::{LONG, durable, open, until};
-use test_support::servers::{Binary, Proxy};
+use crate::helpers::{LONG, open, until};
+use test_support::servers::{Binary, Options, Proxy};
 
 on_each![
     jobs_of_a_silent_node_start_elsewhere,
@@ -85,7 +85,7 @@ async fn push_all(duly: &Duly) -> Vec<JobId> {
 
 /// One worker is disconnected from the server while another is connected.
 async fn jobs_of_a_disconnected_worker_start_elsewhere(binary: Binary) {
-    let server = durable(binary).start();
+    let server = Options::durable(binary).start();
     let proxy = Proxy::start(server.port());
     let (near, far) = (format!("{}?lease=1s", server.url()), format!("redis://{}?lease=1s", proxy.address()));
     let (near, far) = (open(near).await, open(far).await);
@@ -136,7 +136,7 @@ const DELIVER_AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
 
 #[tokio::test]
 async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let subscriptions = || server.send_command(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
     let has_idle_node = || !server.send_command(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();

@@ -8,8 +8,8 @@ use duly::store::{AttemptEnd, Claim};
 use duly::{Error, Outcome, Push};
 
 use super::{Location, on_each};
-use crate::helpers::{durable, open};
-use test_support::servers::{Binary, Proxy};
+use crate::helpers::open;
+use test_support::servers::{Binary, Options, Proxy};
 
 /// Maximum number of tries of an operation that must follow another within a second.
 const TRIES: usize = 20;
@@ -93,7 +93,7 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
 /// The reply is lost, and the server is unreachable for the retry: the first request was executed.
 #[tokio::test]
 async fn push_with_lost_reply_before_an_outage_is_unknown() {
-    let server = durable(Binary::Redis).start();
+    let server = Options::durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let (near, far) = (open(server.url()).await, open(format!("redis://{}", proxy.address())).await);
     far.push(Push::new("mail", "1")).await.expect("pushes");
