@@ -1,4 +1,10 @@
 //! How long the writing thread waits for more operations before it commits a group.
+//!
+//! A commit waits for a sync of the disk, and every operation of a group shares that sync. With 64 pushing tasks, groups
+//! make pushes 17 times as fast as with one task (benchmark `push`, 83,100 against 5,002 per second). Operations that
+//! wait in the inbox always join the group. The window decides only whether to wait for callers that are about to
+//! return: it makes groups larger if many tasks push (`push`, `http`) and must cost a single caller nothing
+//! (`single-job`).
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 //! A multiplexed connection is a future that must be polled to read and write the socket. Usually a background task
 //! polls it, so a request wakes that task, often on a sleeping thread, and the reply wakes the caller again. Without
 //! load these wakes are a large part of the latency. A single waiting request therefore polls the connection itself.
+//! The benchmarks `redis-push` (each awaited), `redis-lock` and `redis-wake` show the difference.
 //! With several requests in flight the background task is cheaper: it writes and reads for all of them at once.
 //!
 //! ```text

@@ -2,6 +2,10 @@
 //!
 //! The index is one sorted set. All jobs with a term are adjacent, ordered by time, and every term has the same order.
 //! A list can therefore continue with another term, and the script uses the term with the fewest jobs.
+//!
+//! A page of 50 by kind or tag takes about 1 ms, with 10,000 scheduled jobs as with 1,000,000 (benchmark `redis-list`);
+//! without the index it may read every job. The price is one member per term and job: written by every scheduled push
+//! and every death, removed by every promotion (`redis-growth`). Ready jobs are not indexed, so most jobs never pay it.
 
 use redis::Cmd;
 

@@ -1,4 +1,18 @@
 //! Pushes jobs into their queues, each queue in one atomic operation.
+//!
+//! The jobs of a queue take the first of four paths that fits them:
+//!
+//! 1. **A plain transaction**: jobs that are due at once, with new ids and without unique keys, while this process knows
+//!    of no capacity limit and of no idle node. At batch 10 it costs the server 1.4 us per job against 3.3 us for a
+//!    script, at batch 100 1.1 to 1.4 us against 2.3 us (benchmark `redis-lifecycle`).
+//! 2. **`deliver_to_idle`**: one such job while a node may be idle. The node receives the job itself and starts it
+//!    without a claim, which saves a round trip (`redis-wake`).
+//! 3. **`push`**: such jobs in a batch, and jobs that are due later. It wakes an idle node in the same request, and has
+//!    fewer keys than the next one.
+//! 4. **`push_checked`**: jobs with chosen ids or unique keys, and every resend. It checks first which of them exist.
+//!
+//! Paths 2 and 3 return whether a node was idle and whether the queue has a capacity limit. The next push of the
+//! process decides by that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
