@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const CHUNK: usize = 64 * 1024;
@@ -92,7 +92,7 @@ impl UnreliableProxy {
 
     /// Cuts about half of the connections.
     pub fn cut(&self) {
-        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, streams| {
+        lock(&self.shared.open).retain(|_, streams| {
             let stays = fastrand::bool();
             if !stays {
                 streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
@@ -108,7 +108,7 @@ fn join(shared: &Arc<Shared>, id: u64, client: TcpStream) -> std::io::Result<()>
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let streams = [client.try_clone()?, server.try_clone()?];
-    shared.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, streams);
+    lock(&shared.open).insert(id, streams);
     let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from, &mut to);
@@ -117,7 +117,7 @@ fn join(shared: &Arc<Shared>, id: u64, client: TcpStream) -> std::io::Result<()>
     let shared = shared.clone();
     std::thread::spawn(move || {
         replies(&shared, server, &Arc::new(Mutex::new(client)));
-        shared.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        lock(&shared.open).remove(&id);
     });
     Ok(())
 }
@@ -148,7 +148,7 @@ fn forward(shared: &Shared, value: &[u8], client: &Client) -> bool {
     let later = || {
         let at = Instant::now() + delay_max.mul_f64(fastrand::f64());
         let delayed = DelayedMessage { at, to: client.clone(), frame: value.to_vec() };
-        shared.delayed.lock().unwrap_or_else(PoisonError::into_inner).send(delayed).is_ok()
+        lock(&shared.delayed).send(delayed).is_ok()
     };
     let draw = fastrand::f64();
     if draw < drop {
@@ -166,8 +166,9 @@ fn forward(shared: &Shared, value: &[u8], client: &Client) -> bool {
     }
 }
 
-fn lock(client: &Client) -> std::sync::MutexGuard<'_, TcpStream> {
-    client.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the mutex. A thread of another connection may have panicked while it held the lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write(client: &Client, bytes: &[u8]) -> std::io::Result<()> {
