@@ -16,8 +16,9 @@ use crate::node::{NodeId, NodeRecord};
 use crate::peers::call::{CONNECTION_BYTES_MAX, Call, CallContext, ClusterKeys, Method, MethodRegistration};
 use crate::peers::{HeldConnection, Peers};
 use crate::store::{
-    self, Capacity, ChangeResult, DeadGroup, Durability, Filter, Health, History, HistoryQuery, JobEdit, JobPage,
-    LockPage, QueueCounts, StatCounters, Store, StoreOptions,
+    self, AdminStore, Capacity, ChangeResult, DeadGroup, Durability, Filter, Health, HealthStore, History,
+    HistoryQuery, JobEdit, JobPage, JobStore, LockPage, LockStore, PeerStore, QueueCounts, StatCounters, StatsStore,
+    Store, StoreOptions,
 };
 use crate::worker::Worker;
 use crate::worker::kind_stats::KindStatsBuffer;
@@ -121,7 +122,7 @@ impl Builder {
         ClusterKeys::new(&self.options.cluster_keys)?;
         crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
-        let (store, layers) = (store::TracedStore::wrap(store), Arc::new(self.middleware));
+        let layers = Arc::new(self.middleware);
         let (options, url, kinds) = (Arc::new(options), self.url.into(), Arc::default());
         Ok(Duly { store, options, url, peers: Arc::default(), middleware: layers, kind_stats: kinds })
     }

@@ -98,12 +98,16 @@ pub enum Error {
         reason: String,
     },
 
-    /// The store's format does not support this. Use another store, or do without the feature.
-    #[error("this store cannot {what}; a SQLite file, Redis and Valkey can")]
+    /// This type of store lacks a capability. Use another store, or do without the feature.
+    #[error("{store} stores do not support {capability}; {advice}")]
     #[non_exhaustive]
     Unsupported {
-        /// The unsupported operation.
-        what: &'static str,
+        /// The type of store.
+        store: &'static str,
+        /// The capability that it lacks.
+        capability: &'static str,
+        /// What to do instead.
+        advice: &'static str,
     },
 }
 
@@ -163,10 +167,6 @@ impl Error {
     /// Returns an [`Error::Unknown`] of this operation, without its cause.
     pub fn unknown(op: &'static str) -> Self {
         Error::Unknown { op, source: None }
-    }
-
-    pub(crate) fn unsupported(what: &'static str) -> Self {
-        Error::Unsupported { what }
     }
 
     pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {

@@ -387,20 +387,3 @@ fn links_between_documents_resolve() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
-
-/// Without this, a default method of the contract would hide the method of the wrapped store.
-#[test]
-fn wrapping_stores_forward_every_operation() {
-    let read = |name: &str| fs::read_to_string(root().join("src/store").join(name)).expect("text");
-    let (contract, wrappers) = (read("mod.rs"), ["traced.rs", "faulty.rs"].map(|name| (name, read(name))));
-    let (_, contract) = contract.split_once("pub trait Store").expect("the contract");
-    let operations: Vec<&str> =
-        contract.lines().filter_map(|line| line.trim().strip_prefix("async fn ")?.split('(').next()).collect();
-    assert!(operations.len() > 50, "{operations:?}");
-    for operation in operations {
-        for (name, text) in &wrappers {
-            let is_forwarded = text.lines().any(|line| line.contains(&format!(" {operation}(")));
-            assert!(is_forwarded, "{name} does not forward {operation}");
-        }
-    }
-}

@@ -6,7 +6,7 @@ use crate::admin::token::{Role, TOKENS_MAX, Token, TokenSecret};
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
-use crate::store::{AUDIT_PAGE_MAX, AuditEntry, AuditRecord, NewToken};
+use crate::store::{AUDIT_PAGE_MAX, AccessStore, AuditEntry, AuditRecord, NewToken};
 
 /// Shortest and longest lifetime of a token.
 const TOKEN_LIFETIME_MIN: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, JobRecord, State};
 use crate::node::NodeId;
 use crate::store::{
-    Filter, PAGE_SIZE_MAX, PutCron, Store, TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint,
-    VerifyReport,
+    AdminStore, CronStore, Filter, JobStore, MaintenanceStore, PAGE_SIZE_MAX, PutCron, ScanStore, SnapshotStore, Store,
+    TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferStore, VerifyReport,
 };
 
 /// The result of a repair.
@@ -53,9 +53,9 @@ impl Duly {
     pub async fn backup(&self, file: impl AsRef<Path>) -> Result<()> {
         let file = file.as_ref();
         let partial = PartialFile::create_beside(file)?;
-        match self.store.backup(&partial.path).await {
-            Err(Error::Unsupported { .. }) => export_store(&*self.store, &partial.path, self.options.keep_dead).await?,
-            result => result?,
+        match self.store.capabilities().snapshot {
+            Some(_) => self.store.backup(&partial.path).await?,
+            None => export_store(&*self.store, &partial.path, self.options.keep_dead).await?,
         }
         partial.finish(file).map_err(|error| backup_error(file, &error))
     }
@@ -184,13 +184,12 @@ impl QueueExport<'_> {
 
     /// Copies the cron rules, each with its next tick.
     async fn copy_cron_rules(&self, from: &dyn Store) -> Result<()> {
+        if from.capabilities().crons.is_none() {
+            return Ok(());
+        }
         let mut cursor = None;
         loop {
-            let page = match from.crons(Some(&self.queue), cursor.as_deref()).await {
-                // The store has no cron rules.
-                Err(Error::Unsupported { .. }) => return Ok(()),
-                page => page?,
-            };
+            let page = from.crons(Some(&self.queue), cursor.as_deref()).await?;
             for record in page.rules {
                 // A rule that appears twice has changed meanwhile; the newer one stays.
                 let copied = self.to.cron(&record.rule.name).await?.map(|copy| copy.revision);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::job::filter::{Filter, FilterTerm};
 use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
-use crate::store::{BULK_CHANGE_MAX, ChangeResult, ChangeTarget, PAGE_SIZE_MAX};
+use crate::store::{BULK_CHANGE_MAX, ChangeResult, ChangeTarget, JobStore, PAGE_SIZE_MAX};
 
 /// Most jobs that one bulk change examines; then it ends and reports that there may be more.
 pub const BULK_MAX: usize = 1_000_000;

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::client::Duly;
 use crate::clock::{from_micros, to_micros};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::{JobId, JobRecord, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{QueueCounts, TransferMark};
+use crate::store::{AdminStore, JobStore, PeerStore, QueueCounts, TransferMark};
 use crate::worker::attempt::{CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, UNKNOWN_KIND_DELAY_MAX};
 
 /// Longest part of an error quoted in a sentence, in characters.
@@ -304,13 +304,10 @@ impl Duly {
     }
 
     async fn why_dead(&self, record: JobRecord, error: Option<String>) -> Result<Why> {
-        if let Some(key) = record.job.unique {
-            let holder = match self.store.unique_holder(&record.job.queue, &key).await {
-                Ok(holder) => holder.filter(|holder| *holder != record.job.id),
-                Err(Error::Unsupported { .. }) => None,
-                Err(error) => return Err(error),
-            };
-            if let Some(holder) = holder {
+        let finds_holders = self.store.capabilities().admin.is_some();
+        if let Some(key) = record.job.unique.filter(|_| finds_holders) {
+            let holder = self.store.unique_holder(&record.job.queue, &key).await?;
+            if let Some(holder) = holder.filter(|holder| *holder != record.job.id) {
                 return Ok(Why::UniqueHolder { key, holder, error });
             }
         }

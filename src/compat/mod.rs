@@ -2,6 +2,7 @@
 //! The vocabulary of those systems is used in this module only.
 
 pub mod actionhero;
+mod one_by_one;
 mod redis_in_action;
 mod schedule;
 mod script;

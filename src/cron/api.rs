@@ -13,7 +13,7 @@ use crate::cron::{CronRule, Missed, Overlap, first_tick, next_tick};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::job::push::{Push, PushResult, check_name};
-use crate::store::{CronRecord, PutCron, PutCronResult};
+use crate::store::{CronRecord, CronStore, PutCron, PutCronResult};
 
 /// Maximum rules of a store that can be listed or applied at once.
 pub const CRONS_MAX: usize = 100_000;

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Micros, micros};
 use crate::error::Result;
 use crate::job::Fence;
 use crate::peers::{Peers, PeersInner};
-use crate::store::{LOCK_EXTENDS_MAX, LockOwner, LockRequest};
+use crate::store::{LOCK_EXTENDS_MAX, LockOwner, LockRequest, LockStore};
 use crate::sync::LockExt;
 
 /// A hold is extended after this part of its duration.

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::lock::backoff_delay;
 use crate::lock::renewal::HeldLock;
 use crate::peers::{Peers, PeersInner};
-use crate::store::{LOCK_WAITS_MAX, LockOwner, LockReply, LockRequest};
+use crate::store::{LOCK_WAITS_MAX, LockOwner, LockReply, LockRequest, LockStore};
 use crate::sync::LockExt;
 
 /// Wait this much longer than a hold lasts, so that it has surely expired.

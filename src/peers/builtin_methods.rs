@@ -16,6 +16,7 @@ use crate::lock::backoff_delay;
 use crate::node::{Node, NodeId};
 use crate::peers::call::MessageBody;
 use crate::peers::{Peers, PeersInner};
+use crate::store::PeerStore;
 
 /// Prefix of the built-in methods; no other method can use it.
 pub(crate) const BUILTIN_METHOD_PREFIX: &str = "duly.";

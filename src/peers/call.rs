@@ -26,7 +26,7 @@ use crate::peers::methods::METHODS_MAX;
 pub(crate) use crate::peers::methods::{Method, MethodLimits, MethodRegistry};
 pub(crate) use crate::peers::replies::Replies;
 use crate::peers::{BUILTIN_METHOD_PREFIX, Peers, PendingCall};
-use crate::store::Recipient;
+use crate::store::{PeerStore, Recipient};
 
 /// Default time that a call waits for its replies; see [`Call::timeout`].
 pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use crate::peers::call::{
     CALL_TIMEOUT_MAX, CallContext, ClusterKeys, MessageBody, Method, PeerMessage, RejectReason, deadline_time,
 };
 use crate::peers::{Peers, PeersInner, builtin_methods};
-use crate::store::Recipient;
+use crate::store::{PeerStore, Recipient};
 use crate::sync::LockExt;
 
 /// Most pending calls of this process.

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::{JobId, JobRecord};
 use crate::peers::{Peers, PeersInner};
-use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION};
+use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, CompletionStore, JobStore};
 use crate::sync::LockExt;
 
 /// Most jobs that this process waits for at a time.
@@ -219,8 +219,12 @@ impl Peers {
 }
 
 impl PeersInner {
-    /// Renews the watch of all queues, unless `queue` is already watched.
+    /// Renews the watch of all queues, unless `queue` is already watched or the store cannot watch.
     async fn watch_completions(&self, queue: Option<&str>) -> Result<()> {
+        if self.store.capabilities().completions.is_none() {
+            // Nothing is marked as watched, so the checks poll.
+            return Ok(());
+        }
         // The queues are read under this lock: an older list must not overwrite a newer one.
         let _subscribing = self.completions.subscribing.lock().await;
         if queue.is_some_and(|queue| self.completions.is_watched(queue)) {
@@ -251,7 +255,7 @@ impl PeersInner {
         let checked = self.check_completions().await;
         match (watched, checked) {
             (Ok(()), Ok(())) if self.completions.are_all_watched() => CHECK_INTERVAL,
-            (Ok(()) | Err(Error::Unsupported { .. }), Ok(())) => POLL_INTERVAL,
+            (Ok(()), Ok(())) => POLL_INTERVAL,
             (_, Err(error)) | (Err(error), _) => {
                 tracing::debug!(%error, "failed to check for completed jobs; retrying");
                 CHECK_RETRY_INTERVAL

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 use crate::peers::{Peers, PeersInner};
-use crate::store::CONNECTIONS_BATCH_MAX;
+use crate::store::{CONNECTIONS_BATCH_MAX, PeerStore};
 use crate::sync::LockExt;
 
 /// Most connections of one process.

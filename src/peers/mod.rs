@@ -42,7 +42,7 @@ use crate::lock::renewal::HeldLocks;
 use crate::lock::waiters::LockWaiters;
 use crate::node::NodeId;
 use crate::peers::call::{ClusterKeys, Method, MethodRegistry};
-use crate::store::{AnnounceReply, LockOwner, LockRequest, Notification, PeerInfo, Store};
+use crate::store::{AnnounceReply, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Store};
 use crate::sync::{LockExt, build_thread_runtime, start_thread};
 
 /// How long a stopping process waits for its remaining requests.

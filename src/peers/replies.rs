@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::node::NodeId;
 use crate::peers::PendingCall;
 use crate::peers::call::{CallDeadline, CallRecipients, MessageBody};
+use crate::store::PeerStore;
 
 /// The reply of one node.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::client::Duly;
 use crate::clock::Clock;
 use crate::peers::Peers;
 use crate::store::faulty::{FaultyStore, InjectedFault};
-use crate::store::{LockOwner, LockRequest};
+use crate::store::{LockOwner, LockRequest, LockStore, PeerStore};
 
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);

@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::job::State;
 use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
-use crate::store::{Claim, Filter, QueueCounts, TransferMark, display_url};
+use crate::store::{Claim, Filter, JobStore, QueueCounts, TransferMark, TransferStore, display_url};
 
 /// First delay between checks for running jobs; doubles up to the heartbeat interval.
 const RUNNING_POLL_MIN: Duration = Duration::from_millis(20);
@@ -245,9 +245,11 @@ impl TransferRun {
             return Ok(());
         }
         let same = || Err(Error::invalid("to", "is the store that the jobs are in already"));
-        let keyspace = self.stores.source.shared_keyspace().await?;
-        self.stores.is_source_foreign = keyspace.is_some();
-        if keyspace.is_some() && keyspace == self.stores.target.shared_keyspace().await? {
+        // Both are asked: a store that cannot take part in a transfer returns an error before anything is changed.
+        let source_keyspace = self.stores.source.shared_keyspace().await?;
+        let target_keyspace = self.stores.target.shared_keyspace().await?;
+        self.stores.is_source_foreign = source_keyspace.is_some();
+        if source_keyspace.is_some() && source_keyspace == target_keyspace {
             return same();
         }
         self.stores.source.heartbeat(node).await?;
@@ -287,13 +289,11 @@ impl TransferRun {
         if count.capacity.is_unlimited() || target.is_some_and(|target| !target.capacity.is_unlimited()) {
             return Ok(());
         }
-        match self.stores.target.set_capacity(&count.queue, count.capacity).await {
-            Err(Error::Unsupported { .. }) => {
-                tracing::warn!(queue = %count.queue, "the target store does not support capacities; the queue is unlimited there");
-                Ok(())
-            }
-            result => result.map(drop),
+        if self.stores.target.capabilities().admin.is_none() {
+            tracing::warn!(queue = %count.queue, "the target store does not support capacities; the queue is unlimited there");
+            return Ok(());
         }
+        self.stores.target.set_capacity(&count.queue, count.capacity).await.map(drop)
     }
 
     async fn transfer_queue(&mut self, count: &QueueCounts, node: &Node) -> Result<QueueTransferReport> {

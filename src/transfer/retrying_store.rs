@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::{
-    Capacity, Claim, ClaimReply, CronPage, CronRecord, Filter, HeartbeatReply, JobPage, PutCron, PutCronResult,
-    QueueCounts, Store, TransferBatch, TransferBatchResult, TransferMarkReply,
+    AdminStore, Capabilities, Capacity, Claim, ClaimReply, CronPage, CronRecord, CronStore, Filter, HeartbeatReply,
+    JobPage, JobStore, PeerStore, PutCron, PutCronResult, QueueCounts, Store, TransferBatch, TransferBatchResult,
+    TransferMarkReply, TransferStore,
 };
 
 /// Attempts per request.
@@ -55,6 +56,10 @@ impl RetryingStore {
         decremented.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
     }
 
+    pub(crate) fn capabilities(&self) -> Capabilities<'_> {
+        self.store.capabilities()
+    }
+
     pub(crate) async fn counts(&self) -> Result<Vec<QueueCounts>> {
         with_retries!(self, self.store.counts())
     }
@@ -90,10 +95,10 @@ impl RetryingStore {
     pub(crate) async fn set_transfer_mark(
         &self,
         queue: &str,
-        mover: NodeId,
+        transfer_id: NodeId,
         to: Option<&str>,
     ) -> Result<TransferMarkReply> {
-        with_retries!(self, self.store.set_transfer_mark(queue, mover, to))
+        with_retries!(self, self.store.set_transfer_mark(queue, transfer_id, to))
     }
 
     pub(crate) async fn transfer_in(&self, batch: &TransferBatch) -> Result<TransferBatchResult> {
@@ -103,18 +108,18 @@ impl RetryingStore {
     pub(crate) async fn transfer_out(
         &self,
         queue: &str,
-        mover: NodeId,
+        transfer_id: NodeId,
         jobs: &[(JobId, SystemTime)],
     ) -> Result<Option<usize>> {
-        with_retries!(self, self.store.transfer_out(queue, mover, jobs.to_vec()))
+        with_retries!(self, self.store.transfer_out(queue, transfer_id, jobs.to_vec()))
     }
 
     /// A store without support for cron rules has none to transfer.
     pub(crate) async fn crons(&self, queue: &str, cursor: Option<&str>) -> Result<CronPage> {
-        match with_retries!(self, self.store.crons(Some(queue), cursor)) {
-            Err(Error::Unsupported { .. }) => Ok(CronPage::default()),
-            reply => reply,
+        if self.store.capabilities().crons.is_none() {
+            return Ok(CronPage::default());
         }
+        with_retries!(self, self.store.crons(Some(queue), cursor))
     }
 
     pub(crate) async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {

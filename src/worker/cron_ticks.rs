@@ -11,7 +11,7 @@ use crate::client::Duly;
 use crate::cron::{self, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_name_from_key};
 use crate::error::{Error, Result};
 use crate::job::{JobId, JobRecord, Outcome, State};
-use crate::store::{ChangeResult, ChangeTarget, CronFiring, CronFiringResult, CronRecord, Store};
+use crate::store::{ChangeResult, ChangeTarget, CronFiring, CronFiringResult, CronRecord, CronStore, JobStore, Store};
 use crate::worker::backoff::Backoff;
 
 /// Delay after a check that fired nothing although a tick was due.

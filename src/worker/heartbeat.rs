@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{self, Clock, Micros, micros};
 use crate::error::Result;
 use crate::node::Node;
-use crate::store::{HeartbeatReply, Store};
+use crate::store::{HeartbeatReply, JobStore, Store};
 use crate::sync::{build_thread_runtime, start_thread};
 use crate::worker::loop_host::LoopHost;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::job::Outcome;
 use crate::store::{
-    AttemptTiming, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_NUMBERS, StatCounters, Store, outcome_index,
-    timing_indexes,
+    AttemptTiming, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_NUMBERS, StatCounters, StatsStore, Store,
+    outcome_index, timing_indexes,
 };
 use crate::sync::LockExt;
 

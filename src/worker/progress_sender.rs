@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::job::JobId;
 use crate::node::NodeId;
-use crate::store::{PROGRESS_UPDATES_MAX, ProgressUpdate, Store};
+use crate::store::{PROGRESS_UPDATES_MAX, ProgressStore, ProgressUpdate, Store};
 use crate::worker::outcomes::UnsettledOutcome;
 use crate::worker::progress::ProgressBuffer;
 

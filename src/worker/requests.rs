@@ -13,7 +13,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::NodeId;
-use crate::store::{Claim, ClaimReply, Store};
+use crate::store::{Claim, ClaimReply, JobStore, Store};
 use crate::worker::claim_state::ClaimPurpose;
 use crate::worker::cron_ticks::{TickReport, fire_batch};
 use crate::worker::outcomes::UnsettledOutcome;

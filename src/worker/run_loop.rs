@@ -20,7 +20,7 @@ use crate::job::HeldJob;
 use crate::node::{NODE_KINDS_MAX, Node, NodeId, NodeProfile};
 
 use crate::peers::{NodeCommand, Peers};
-use crate::store::{ClaimReply, HeartbeatReply, PRUNE_MAX, SETTLE_MAX, Store, Wake};
+use crate::store::{ClaimReply, HeartbeatReply, JobStore, PRUNE_MAX, SETTLE_MAX, Store, Wake};
 use crate::worker::WorkerSettings;
 use crate::worker::attempts::Attempts;
 use crate::worker::claim_state::ClaimPurpose;

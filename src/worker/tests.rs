@@ -148,17 +148,12 @@ async fn hanging_queue_does_not_delay_outcomes_of_another() {
     let mut duly = Duly::open(":memory:").await.expect("opens");
     let store = FaultyStore::new(duly.store());
     duly.store = store.clone();
-    store.hang_settles("red");
-    let started = Arc::new(AtomicUsize::new(0));
-    let counted = started.clone();
-    let worker = duly.worker().queue("red", 5).queue("green", 5).grace(Duration::ZERO).on_kind("mail", move |_| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        async {}
-    });
+    store.inject("settle", InjectedFault::WithholdReply, 1);
+    let worker = duly.worker().queue("red", 5).queue("green", 5).grace(Duration::ZERO).on_kind("mail", |_| async {});
     let stop = CancellationToken::new();
     let run = tokio::spawn(worker.run_until(stop.clone()));
     duly.push(Push::new("mail", "{}").queue("red")).await.expect("pushes");
-    until("the first job has started", async || started.load(Ordering::SeqCst) > 0).await;
+    until("the settle of red hangs", async || store.call_count("settle") > 0).await;
     let id = duly.push(Push::new("mail", "{}").queue("green")).await.expect("pushes").id();
     until("green is done without red", async || duly.get(id).await.expect("reads").expect("is kept").state.is_final())
         .await;

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use duly::store::JobStore;
 use duly::{CancellationToken, Ctx, Duly, Push};
 use tokio::sync::mpsc;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use duly::bounds::LEASE;
 use duly::store::Node;
-use duly::store::{LockOwner, LockRequest, Notification, PeerInfo, Recipient, Store};
+use duly::store::{JobStore, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Recipient, Store};
 use duly::{Duly, NodeId};
 use test_support::until;
 use tokio::sync::mpsc::Receiver;

@@ -1,6 +1,7 @@
 //! Queues with a capacity.
 
 use duly::admin::Capacity;
+use duly::store::{AdminStore, JobStore};
 use duly::{Error, Outcome, Push, PushResult};
 
 use crate::test_store::{SECOND, TestStore, job};

@@ -2,7 +2,7 @@
 
 use duly::bounds::ARGS_BYTES_MAX;
 use duly::job::Due;
-use duly::store::{AttemptEnd, ChangeResult, Claim, PROMOTE_MAX};
+use duly::store::{AttemptEnd, ChangeResult, Claim, JobStore, PROMOTE_MAX};
 use duly::{Fence, JobId, Outcome, Priority, Push, PushResult, State};
 
 use crate::test_store::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::store::Notification;
+use duly::store::{CompletionStore, JobStore, Notification};
 use duly::{JobId, JobRecord, Outcome, State};
 use tokio::task::JoinHandle;
 

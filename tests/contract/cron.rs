@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use duly::cron::{CronRule, Overlap};
 use duly::job::HeldJob;
 use duly::store::{
-    CRON_FIRINGS_MAX, Claim, CronFiring, CronFiringResult, CronRecord, DueCrons, FireCronsReply, OverlapWait, PutCron,
-    PutCronResult, WAITING_TICK_RECHECK_INTERVAL, Wake,
+    CRON_FIRINGS_MAX, Claim, CronFiring, CronFiringResult, CronRecord, CronStore, DueCrons, FireCronsReply, JobStore,
+    OverlapWait, PutCron, PutCronResult, TransferStore, WAITING_TICK_RECHECK_INTERVAL, Wake,
 };
 use duly::{JobId, NodeId, Outcome, Push, PushResult, State};
 

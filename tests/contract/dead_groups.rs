@@ -1,6 +1,7 @@
 //! Groups of dead jobs with the same kind and error.
 
 use duly::job::Due;
+use duly::store::{AdminStore, JobStore};
 use duly::{JobId, Outcome};
 
 use crate::test_store::{SECOND, TestStore, job};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duly::job::{Due, HeldJob};
-use duly::store::{AttemptEnd, CLAIM_MAX, Claim, DEFERRED_HINTS_MAX, Wake};
+use duly::store::{AttemptEnd, CLAIM_MAX, Claim, DEFERRED_HINTS_MAX, JobStore, Wake};
 use duly::{Outcome, Priority, Push, State};
 use tokio_util::sync::CancellationToken;
 

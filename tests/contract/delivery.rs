@@ -2,7 +2,7 @@
 
 use duly::admin::Capacity;
 use duly::job::HeldJob;
-use duly::store::{Claim, HistoryQuery, Wake};
+use duly::store::{AdminStore, Claim, HistoryQuery, JobStore, StatsStore, Wake};
 use duly::{Error, Outcome, Priority, Push, State};
 use tokio::sync::mpsc::Receiver;
 

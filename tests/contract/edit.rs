@@ -1,7 +1,7 @@
 //! Changes to jobs that are not running.
 
 use duly::job::Due;
-use duly::store::{ChangeResult, ChangeTarget, JobEdit};
+use duly::store::{AdminStore, ChangeResult, ChangeTarget, JobEdit, JobStore};
 use duly::{JobId, Outcome, Priority, State};
 
 use crate::test_store::{SECOND, TestStore, job, kinds};

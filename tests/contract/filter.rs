@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use duly::Filter;
+use duly::store::JobStore;
 use duly::{JobId, Outcome, Priority, Push};
 
 use crate::test_store::{MS, SECOND, TestStore, job};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::admin::QueueCounts;
 use duly::job::{Due, HeldJob};
-use duly::store::{AttemptEnd, AttemptTiming, HistoryQuery, StatCounters};
+use duly::store::{AttemptEnd, AttemptTiming, HistoryQuery, JobStore, StatCounters, StatsStore};
 use duly::{Outcome, Priority, Push};
 
 use crate::test_store::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};

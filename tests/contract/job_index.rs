@@ -2,6 +2,7 @@
 
 use duly::Filter;
 use duly::job::UniqueConflict;
+use duly::store::{AdminStore, JobStore, MaintenanceStore};
 use duly::{Error, Outcome, Priority, Push};
 
 use crate::test_store::{KEEP, SECOND, TestStore, job};

@@ -1,7 +1,7 @@
 //! Leases: which node holds a job, and when it is taken back.
 
 use duly::job::Due;
-use duly::store::{AttemptEnd, CLAIM_MAX, ChangeResult, TAKE_BACK_MAX};
+use duly::store::{AttemptEnd, CLAIM_MAX, ChangeResult, JobStore, TAKE_BACK_MAX};
 use duly::{Outcome, State};
 
 use crate::test_store::*;

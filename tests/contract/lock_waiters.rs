@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use duly::store::{LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, LockTurn, Notification, Recipient};
+use duly::store::{
+    LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, LockStore, LockTurn, Notification, PeerStore, Recipient,
+};
 use futures_util::future::join_all;
 
 use crate::locks::{TTL, acquire, assert_refused, lock, request, request_for, unlock};

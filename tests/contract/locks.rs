@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::bounds::LEASE;
-use duly::store::{LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LockOwner, LockRecord, LockReply, LockRequest};
+use duly::store::{LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LockOwner, LockRecord, LockReply, LockRequest, LockStore};
 use duly::{Fence, NodeId};
 use futures_util::future::join_all;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::NodeId;
-use duly::store::{CONNECTIONS_BATCH_MAX, Notification, Recipient};
+use duly::store::{CONNECTIONS_BATCH_MAX, JobStore, Notification, PeerStore, Recipient};
 
 use crate::locks::{acquire, request};
 use crate::test_store::*;

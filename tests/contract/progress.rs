@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::bounds::LOG_LINES_MAX;
 use duly::job::{HeldJob, JobProgress};
-use duly::store::{AttemptEnd, ProgressUpdate};
+use duly::store::{AttemptEnd, JobStore, ProgressStore, ProgressUpdate};
 use duly::{JobId, Outcome, State};
 
 use crate::test_store::{KEEP, TestStore, job, past_the_lease, retry_at_once};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use duly::job::Due;
-use duly::store::ChangeResult;
+use duly::store::{ChangeResult, JobStore, PeerStore};
 use duly::{Filter, JobId, Outcome, Push, PushResult, State};
 
 use crate::test_store::*;

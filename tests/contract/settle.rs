@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::bounds::{ERROR_BYTES_MAX, FAILURES_MAX};
 use duly::job::HeldJob;
-use duly::store::AttemptEnd;
+use duly::store::{AttemptEnd, JobStore};
 use duly::{JobId, Outcome, State};
 
 use crate::test_store::*;

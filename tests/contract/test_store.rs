@@ -8,7 +8,8 @@ use duly::bounds::LEASE;
 use duly::job::HeldJob;
 use duly::store::Node;
 use duly::store::{
-    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, LockOwner, LockRequest, Notification, PeerInfo, Store,
+    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, LockOwner, LockRequest, Notification,
+    PeerInfo, PeerStore, Store,
 };
 use duly::{Clock, Duly, JobId, JobRecord, NodeId, Outcome, Push, PushResult, State};
 use tokio::sync::mpsc::Receiver;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use duly::admin::StatCounters;
 use duly::bounds::{KIND_HOURS_MAX, OTHER_KINDS};
-use duly::store::{AttemptTiming, KIND_STATS_MAX};
+use duly::store::{AttemptTiming, JobStore, KIND_STATS_MAX, StatsStore};
 use duly::{Ctx, Outcome, Priority};
 
 use crate::test_store::*;

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use duly::job::{Due, UniqueConflict};
-use duly::store::{ChangeResult, Claim, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, Wake};
+use duly::store::{
+    ChangeResult, Claim, JobStore, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferStore,
+    Wake,
+};
 use duly::{Fence, Filter, JobId, JobRecord, NodeId, Outcome, Priority, Push, PushResult, State};
 
 use crate::test_store::*;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::job::{Due, UniqueConflict};
-use duly::store::ChangeResult;
+use duly::store::{ChangeResult, JobStore};
 use duly::{JobId, Outcome, Push, PushResult, State};
 
 use crate::test_store::*;

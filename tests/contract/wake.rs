@@ -1,6 +1,6 @@
 //! Wakes: a change wakes exactly one idle node at once.
 
-use duly::store::Wake;
+use duly::store::{JobStore, Wake};
 use tokio::sync::mpsc::Receiver;
 
 use crate::test_store::*;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duly::admin::Why;
-use duly::store::Node;
+use duly::store::{JobStore, Node, PeerStore, TransferStore};
 use duly::{CancellationToken, Ctx, Event, JobId, NodeId, Outcome};
 
 use crate::test_store::*;

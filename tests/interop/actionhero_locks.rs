@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use duly::store::LockStore;
 use duly::{Duly, Error};
 
 use crate::actionhero_node::{ActionHero, Generation};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use duly::Push;
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore, ScanStore};
 
 use crate::helpers::{open, own_prefix};
 use test_support::servers::{Binary, Options, Proxy};

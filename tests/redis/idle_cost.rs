@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use duly::bounds::LEASE;
-use duly::store::{PeerInfo, Recipient};
+use duly::store::{JobStore, PeerInfo, PeerStore, Recipient};
 use duly::{Event, NodeId, Push};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

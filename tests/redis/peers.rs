@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use duly::bounds::LEASE;
-use duly::store::{LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, Notification, PeerInfo, Recipient};
+use duly::store::{
+    LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Recipient,
+};
 use duly::{Clock, Duly, NodeId};
 use tokio::sync::mpsc::Receiver;
 

@@ -1,7 +1,7 @@
 //! The registry of queue names, and its recovery after a data loss.
 
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Duly, Push};
 
 use crate::helpers::{open, until};

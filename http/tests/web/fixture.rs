@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::admin::{Histogram, StatCounters};
 use duly::lock::Guard;
 use duly::store::Node;
-use duly::store::{AttemptEnd, AttemptTiming, Claim};
+use duly::store::{AttemptEnd, AttemptTiming, Claim, JobStore, StatsStore};
 use duly::{CancellationToken, Clock, Ctx, Duly, JobId, Outcome, Priority, Push};
 use duly_http::Server;
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use redis::Cmd;
 
 use super::ActionHero;
@@ -18,8 +19,8 @@ use crate::store::redis::{
     u32_or_zero,
 };
 use crate::store::{
-    AnnounceReply, LOCK_PAGE_SIZE, LOCK_WAITS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest, LockTurn,
-    PeerInfo,
+    AnnounceReply, LOCK_PAGE_SIZE, LOCK_WAITS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest, LockStore,
+    LockTurn, PeerInfo,
 };
 
 /// Most tries of an operation that meets dead nodes among the waiters, or loses a new lock to an old ActionHero node.
@@ -59,7 +60,34 @@ key_set! { LockKeys<'_>, keys:
     "lock_key" => &keys.lock,
 }
 
-/// Implements `Store::lock`.
+#[async_trait]
+impl LockStore for ActionHero {
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        lock(self, request).await
+    }
+
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        extend_locks(self, requests).await
+    }
+
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        unlock(self, request).await
+    }
+
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        cancel_wait(self, request).await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        locks(self, name, cursor).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        break_lock(self, name).await
+    }
+}
+
+/// Implements `LockStore::lock`.
 pub(super) async fn lock(store: &ActionHero, request: &LockRequest) -> Result<LockReply> {
     if request.slots > 1 {
         return Err(Error::invalid("slots", "must be 1: an ActionHero lock has one holder"));
@@ -114,7 +142,7 @@ async fn confirm_lock(store: &ActionHero, request: &LockRequest, mut expires: i6
     Ok(true)
 }
 
-/// Implements `Store::extend_locks`.
+/// Implements `LockStore::extend_locks`.
 pub(super) async fn extend_locks(store: &ActionHero, requests: &[LockRequest]) -> Result<Vec<bool>> {
     let mut extended = Vec::with_capacity(requests.len());
     for batch in requests.chunks(EXTEND_BATCH_MAX) {
@@ -134,21 +162,21 @@ pub(super) async fn extend_locks(store: &ActionHero, requests: &[LockRequest]) -
     Ok(extended)
 }
 
-/// Implements `Store::unlock`.
+/// Implements `LockStore::unlock`.
 pub(super) async fn unlock(store: &ActionHero, request: &LockRequest) -> Result<bool> {
     let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
     cmd.arg(request.owner.to_string()).arg("");
     Ok(end_hold(store, "unlock", &script::ACTIONHERO_UNLOCK, &cmd).await? > 0)
 }
 
-/// Implements `Store::cancel_wait`.
+/// Implements `LockStore::cancel_wait`.
 pub(super) async fn cancel_wait(store: &ActionHero, request: &LockRequest) -> Result<()> {
     let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
     cmd.arg(request.owner.to_string()).arg("1");
     end_hold(store, "cancel_wait", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
 }
 
-/// Implements `Store::break_lock`.
+/// Implements `LockStore::break_lock`.
 pub(super) async fn break_lock(store: &ActionHero, name: &str) -> Result<u64> {
     let cmd = lock_command(store, &script::ACTIONHERO_BREAK_LOCK, name)?;
     end_hold(store, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
@@ -199,7 +227,7 @@ pub(super) async fn lock_turns(store: &ActionHero, peer: &PeerInfo) -> Result<An
     Ok(AnnounceReply { turns, lost_waits: Vec::new() })
 }
 
-/// Implements `Store::locks`. ActionHero has no index of its locks, so this scans all keys.
+/// Implements `LockStore::locks`. ActionHero has no index of its locks, so this scans all keys.
 pub(super) async fn locks(store: &ActionHero, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
     let after = cursor.map(parse_lock_cursor).transpose()?.map(|(name, _)| name);
     let mut found: BTreeMap<String, LockRecord> = BTreeMap::new();

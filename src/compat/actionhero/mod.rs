@@ -18,15 +18,10 @@ use tokio::sync::mpsc;
 
 use super::{reject_replicas, url_option};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
-use crate::node::{Node, NodeId, NodeRecord};
+use crate::node::{NodeId, NodeRecord};
+use crate::store::contract::{self, Capabilities, HealthStore, PeerStore, Store};
 use crate::store::redis::{Redis, RedisUrl};
-use crate::store::{
-    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, LockPage,
-    LockReply, LockRequest, Notification, PeerInfo, QueueCounts, Recipient, Store, StoreOptions, TransferBatch,
-    TransferBatchResult, TransferMarkReply, Wake,
-};
+use crate::store::{AnnounceReply, Health, Notification, PeerInfo, Recipient, StoreOptions};
 
 /// URL options of this system.
 pub(super) const URL_OPTIONS: &[&str] = &["lock_prefix", "channel", "confirm_delay"];
@@ -77,114 +72,33 @@ impl ActionHero {
     }
 }
 
-/// Returns the error of every operation on jobs.
-fn jobs_unsupported<T>() -> Result<T> {
-    Err(Error::invalid(
-        "store",
-        "actionhero:// supports locks and calls, but no jobs; open redis://HOST for jobs, even on the same server",
-    ))
+impl contract::sealed::Sealed for ActionHero {}
+
+impl Store for ActionHero {
+    fn name(&self) -> &'static str {
+        "ActionHero"
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities { locks: Some(self), peers: Some(self), health: Some(self), ..Capabilities::default() }
+    }
+
+    fn advice(&self, _capability: &str) -> &'static str {
+        "open redis://HOST for that, even on the same server"
+    }
+
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        self.redis.runtime()
+    }
+
+    fn now(&self) -> SystemTime {
+        Store::now(&self.redis)
+    }
 }
 
-impl crate::store::sealed::Sealed for ActionHero {}
-
+/// Passes everything on to the Redis store, except for the turns of lock waiters.
 #[async_trait]
-impl Store for ActionHero {
-    fn runtime(&self) -> Option<tokio::runtime::Handle> {
-        Store::runtime(&self.redis)
-    }
-
-    async fn push(&self, _jobs: Vec<Push>) -> Result<Vec<PushResult>> {
-        jobs_unsupported()
-    }
-
-    async fn claim(&self, _node: NodeId, _claim: Claim) -> Result<ClaimReply> {
-        jobs_unsupported()
-    }
-
-    async fn settle(&self, _node: NodeId, _ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
-        jobs_unsupported()
-    }
-
-    async fn get(&self, _id: JobId) -> Result<Option<JobRecord>> {
-        jobs_unsupported()
-    }
-
-    async fn list(&self, _filter: Filter) -> Result<JobPage> {
-        jobs_unsupported()
-    }
-
-    async fn remove(&self, _id: JobId) -> Result<ChangeResult> {
-        jobs_unsupported()
-    }
-
-    async fn reschedule(&self, _id: JobId, _due: Due) -> Result<ChangeResult> {
-        jobs_unsupported()
-    }
-
-    async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        jobs_unsupported()
-    }
-
-    async fn set_paused(&self, _queue: &str, _paused: bool) -> Result<bool> {
-        jobs_unsupported()
-    }
-
-    async fn prune(&self, _queue: &str, _done_max: usize) -> Result<usize> {
-        jobs_unsupported()
-    }
-
-    async fn heartbeat(&self, _node: &Node) -> Result<HeartbeatReply> {
-        jobs_unsupported()
-    }
-
-    async fn leave(&self, node: NodeId) -> Result<()> {
-        self.redis.leave(node).await
-    }
-
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        self.redis.nodes().await
-    }
-
-    async fn subscribe_wakes(&self, _node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        jobs_unsupported()
-    }
-
-    async fn set_transfer_mark(&self, _queue: &str, _id: NodeId, _to: Option<&str>) -> Result<TransferMarkReply> {
-        jobs_unsupported()
-    }
-
-    async fn transfer_in(&self, _batch: TransferBatch) -> Result<TransferBatchResult> {
-        jobs_unsupported()
-    }
-
-    async fn transfer_out(&self, _queue: &str, _id: NodeId, _jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        jobs_unsupported()
-    }
-
-    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        locks::lock(self, request).await
-    }
-
-    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
-        locks::extend_locks(self, requests).await
-    }
-
-    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
-        locks::unlock(self, request).await
-    }
-
-    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
-        locks::cancel_wait(self, request).await
-    }
-
-    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        locks::locks(self, name, cursor).await
-    }
-
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        locks::break_lock(self, name).await
-    }
-
+impl PeerStore for ActionHero {
     async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
         // The Redis store cannot check lock turns here: the lock keys are ActionHero's.
         let lost_waits = self.redis.announce(&PeerInfo { waited_locks: Vec::new(), ..peer.clone() }).await?.lost_waits;
@@ -193,6 +107,10 @@ impl Store for ActionHero {
 
     async fn withdraw(&self, node: NodeId) -> Result<()> {
         self.redis.withdraw(node).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        self.redis.nodes().await
     }
 
     async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
@@ -218,11 +136,10 @@ impl Store for ActionHero {
     async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
         self.redis.peers_with_method(method).await
     }
+}
 
-    fn now(&self) -> SystemTime {
-        Store::now(&self.redis)
-    }
-
+#[async_trait]
+impl HealthStore for ActionHero {
     async fn health(&self) -> Result<Health> {
         let mut health = Health { durability: LOCK_DURABILITY.into(), ..self.redis.health().await? };
         health.facts.push(("lock_prefix".into(), self.lock_prefix.clone()));

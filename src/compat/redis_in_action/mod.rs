@@ -16,16 +16,16 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use self::item::Item;
-use super::{script, url_option};
+use super::{one_by_one, script, url_option};
 use crate::error::{Error, Result};
 use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Due, Push, PushResult};
 use crate::job::{JobId, JobRecord, Priority};
-use crate::node::{Node, NodeId, NodeRecord};
+use crate::node::{Node, NodeId};
+use crate::store::contract::{self, Capabilities, HealthStore, JobStore, Store};
 use crate::store::redis::{QueueKeys, Redis, RedisUrl, key_set, partially_applied, span_micros};
 use crate::store::{
-    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, LockPage,
-    LockReply, LockRequest, Notification, PeerInfo, QueueCounts, Recipient, Store, StoreOptions, TransferBatch,
-    TransferBatchResult, TransferMarkReply, Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, QueueCounts,
+    StoreOptions, Wake,
 };
 use crate::sync::LockExt;
 
@@ -205,14 +205,42 @@ fn due_argument(due: Due) -> String {
     }
 }
 
-impl crate::store::sealed::Sealed for RedisInAction {}
+impl contract::sealed::Sealed for RedisInAction {}
 
-#[async_trait]
 impl Store for RedisInAction {
-    fn runtime(&self) -> Option<tokio::runtime::Handle> {
-        Store::runtime(&*self.redis)
+    fn name(&self) -> &'static str {
+        "Redis in Action"
     }
 
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            jobs: Some(self),
+            locks: Some(&*self.redis),
+            peers: Some(&*self.redis),
+            health: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn advice(&self, capability: &str) -> &'static str {
+        match capability {
+            contract::transfer::CAPABILITY => "other programs keep pushing to them; let a worker drain them",
+            contract::maintenance::CAPABILITY => "use the tools of its own system",
+            _ => contract::USE_FULL_STORE,
+        }
+    }
+
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        self.redis.runtime()
+    }
+
+    fn now(&self) -> SystemTime {
+        Store::now(&*self.redis)
+    }
+}
+
+#[async_trait]
+impl JobStore for RedisInAction {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
         jobs.iter().try_for_each(check_supported)?;
         let mut queues: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -259,6 +287,10 @@ impl Store for RedisInAction {
         waiting::list(self, filter).await
     }
 
+    async fn completed_among(&self, _queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        one_by_one::completed_among(self, ids).await
+    }
+
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
         match self.redis.remove(id).await? {
             ChangeResult::NotFound => waiting::remove(self, id).await,
@@ -271,6 +303,14 @@ impl Store for RedisInAction {
             ChangeResult::NotFound => waiting::reschedule(self, id, due).await,
             result => Ok(result),
         }
+    }
+
+    async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
+        one_by_one::remove_all(self, targets).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
+        one_by_one::reschedule_all(self, targets, due).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
@@ -301,100 +341,22 @@ impl Store for RedisInAction {
         self.redis.leave(node).await
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        self.redis.nodes().await
-    }
-
     async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.redis.subscribe_wakes(node).await
     }
 
-    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        match to {
-            None => self.redis.set_transfer_mark(queue, transfer_id, to).await,
-            Some(_) => Err(transfer_unsupported()),
-        }
+    async fn accept_deliveries(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {
+        // A push writes to the keys of the other system, where every worker may take the job.
+        Ok(())
     }
+}
 
-    async fn transfer_in(&self, _batch: TransferBatch) -> Result<TransferBatchResult> {
-        Err(transfer_unsupported())
-    }
-
-    async fn transfer_out(&self, _queue: &str, _id: NodeId, _jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        Err(transfer_unsupported())
-    }
-
-    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        self.redis.lock(request).await
-    }
-
-    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
-        self.redis.extend_locks(requests).await
-    }
-
-    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
-        self.redis.unlock(request).await
-    }
-
-    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
-        self.redis.cancel_wait(request).await
-    }
-
-    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        self.redis.locks(name, cursor).await
-    }
-
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        self.redis.break_lock(name).await
-    }
-
-    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
-        self.redis.announce(peer).await
-    }
-
-    async fn withdraw(&self, node: NodeId) -> Result<()> {
-        self.redis.withdraw(node).await
-    }
-
-    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
-        self.redis.subscribe_messages(node, all).await
-    }
-
-    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
-        self.redis.send(to, message).await
-    }
-
-    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        self.redis.set_connections(node, held, gone).await
-    }
-
-    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        self.redis.refresh_connections(node, held).await
-    }
-
-    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.redis.connection_holder(connection).await
-    }
-
-    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
-        self.redis.peers_with_method(method).await
-    }
-
-    fn now(&self) -> SystemTime {
-        Store::now(&*self.redis)
-    }
-
+#[async_trait]
+impl HealthStore for RedisInAction {
     async fn health(&self) -> Result<Health> {
         let mut health = self.redis.health().await?;
         // The rules cover only duly's own keys, not those of Redis in Action.
         health.acl = None;
         Ok(health)
     }
-}
-
-fn transfer_unsupported() -> Error {
-    Error::invalid(
-        "store",
-        "queues of Redis in Action cannot be moved: other programs keep pushing to them; let a worker drain them",
-    )
 }

@@ -18,7 +18,7 @@ use crate::store::{CLAIM_MAX, Claim, ClaimReply, PROMOTE_MAX, PROMOTE_MIN, TAKE_
 const POLL_WAIT_MIN: Duration = Duration::from_millis(10);
 const POLL_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Implements `Store::claim`.
+/// Implements `JobStore::claim`.
 pub(super) async fn claim(store: &Sidekiq, node: NodeId, claim: Claim) -> Result<ClaimReply> {
     let keys = store.redis.join_queue(node, &claim.queue);
     store.redis.ensure_wakes_subscribed(node, &keys).await?;

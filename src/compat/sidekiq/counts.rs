@@ -19,7 +19,7 @@ const ENTRIES_PER_STEP: usize = 1_000;
 /// Most entries of a set that are scanned; the rest are not counted.
 const SCANNED_MAX: usize = 100_000;
 
-/// Implements `Store::counts`.
+/// Implements `JobStore::counts`.
 pub(super) async fn counts(store: &Sidekiq) -> Result<Vec<QueueCounts>> {
     let mut waiting: HashMap<String, u64> = HashMap::new();
     let mut dead: HashMap<String, u64> = HashMap::new();

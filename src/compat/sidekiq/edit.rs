@@ -18,12 +18,12 @@ use crate::store::redis::ConnectionRole;
 /// Most tries to find a job that changes its position while it is being moved.
 const FIND_TRIES_MAX: usize = 3;
 
-/// Implements `Store::remove`.
+/// Implements `JobStore::remove`.
 pub(super) async fn remove(store: &Sidekiq, id: JobId) -> Result<ChangeResult> {
     move_entry(store, "remove", id, |_, _| None).await
 }
 
-/// Implements `Store::reschedule`.
+/// Implements `JobStore::reschedule`.
 pub(super) async fn reschedule(store: &Sidekiq, id: JobId, due: Due) -> Result<ChangeResult> {
     let now = store.now();
     move_entry(store, "reschedule", id, |found, crash| {

@@ -73,7 +73,7 @@ fn entry_job_id(queue: &str, bytes: &[u8]) -> Option<JobId> {
     entry::parse_entry(queue, bytes, None).ok().map(|entry| entry.job.id)
 }
 
-/// Implements `Store::get`.
+/// Implements `JobStore::get`.
 pub(super) async fn get(store: &Sidekiq, id: JobId) -> Result<Option<JobRecord>> {
     let Some(found) = find_entry(store, "get", id).await? else {
         return Ok(None);

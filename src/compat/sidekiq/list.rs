@@ -51,7 +51,7 @@ impl ListSection {
     }
 }
 
-/// Implements `Store::list`.
+/// Implements `JobStore::list`.
 pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
     if filter.with_details {
         store.state().located.clear();

@@ -26,7 +26,7 @@ mod settle;
 mod transfer;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -34,18 +34,17 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 
 use self::keys::SidekiqKeys;
-use super::url_option;
-use crate::admin::token::Token;
+use super::{one_by_one, url_option};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult, check_name};
 use crate::job::{JobId, JobRecord};
-use crate::node::{Node, NodeId, NodeRecord};
-use crate::store::redis::{ConnectionRole, Redis, RedisUrl, Script, ScriptReply, acl_rules, keyspace_id};
+use crate::node::{Node, NodeId};
+use crate::store::contract::{self, Capabilities, HealthStore, JobStore, Store};
+use crate::store::redis::{ConnectionRole, Redis, RedisUrl, Script, ScriptReply, acl_rules};
 use crate::store::{
-    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, ChangeResult, Claim, ClaimReply, Filter, Health,
-    HeartbeatReply, JobPage, LockPage, LockReply, LockRequest, NewToken, Notification, PeerInfo, QueueCounts,
-    Recipient, Store, StoreOptions, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, QueueCounts,
+    StoreOptions, Wake,
 };
 use crate::sync::LockExt;
 
@@ -175,14 +174,43 @@ fn mixed_list_error(queue: &str, reason: &str) -> Error {
     Error::invalid("queue", reason)
 }
 
-impl crate::store::sealed::Sealed for Sidekiq {}
+impl contract::sealed::Sealed for Sidekiq {}
 
-#[async_trait]
 impl Store for Sidekiq {
-    fn runtime(&self) -> Option<tokio::runtime::Handle> {
-        Store::runtime(&self.redis)
+    fn name(&self) -> &'static str {
+        "Sidekiq"
     }
 
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            jobs: Some(self),
+            locks: Some(&self.redis),
+            peers: Some(&self.redis),
+            access: Some(&self.redis),
+            transfer: Some(self),
+            health: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn advice(&self, capability: &str) -> &'static str {
+        match capability {
+            contract::maintenance::CAPABILITY => "use Sidekiq's own tools, or move the jobs to another store",
+            _ => contract::USE_FULL_STORE,
+        }
+    }
+
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        self.redis.runtime()
+    }
+
+    fn now(&self) -> SystemTime {
+        Store::now(&self.redis)
+    }
+}
+
+#[async_trait]
+impl JobStore for Sidekiq {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
         push::push(self, jobs).await
     }
@@ -203,12 +231,24 @@ impl Store for Sidekiq {
         list::list(self, &filter).await
     }
 
+    async fn completed_among(&self, _queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        one_by_one::completed_among(self, ids).await
+    }
+
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
         edit::remove(self, id).await
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
         edit::reschedule(self, id, due).await
+    }
+
+    async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
+        one_by_one::remove_all(self, targets).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
+        one_by_one::reschedule_all(self, targets, due).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
@@ -223,18 +263,6 @@ impl Store for Sidekiq {
         settle::prune(self, queue, done_max).await
     }
 
-    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        self.redis.set_transfer_mark(queue, transfer_id, to).await
-    }
-
-    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
-        transfer::transfer_in(self, &batch).await
-    }
-
-    async fn transfer_out(&self, queue: &str, id: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        transfer::transfer_out(self, queue, id, &jobs).await
-    }
-
     async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
         process::heartbeat(self, node).await
     }
@@ -243,102 +271,22 @@ impl Store for Sidekiq {
         process::leave(self, node).await
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        self.redis.nodes().await
-    }
-
     async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.redis.subscribe_wakes(node).await
     }
 
-    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        self.redis.lock(request).await
+    async fn accept_deliveries(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {
+        // A push writes to the keys of the other system, where every worker may take the job.
+        Ok(())
     }
+}
 
-    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
-        self.redis.extend_locks(requests).await
-    }
-
-    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
-        self.redis.unlock(request).await
-    }
-
-    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
-        self.redis.cancel_wait(request).await
-    }
-
-    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        self.redis.locks(name, cursor).await
-    }
-
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        self.redis.break_lock(name).await
-    }
-
-    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
-        self.redis.announce(peer).await
-    }
-
-    async fn withdraw(&self, node: NodeId) -> Result<()> {
-        self.redis.withdraw(node).await
-    }
-
-    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
-        self.redis.subscribe_messages(node, all).await
-    }
-
-    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
-        self.redis.send(to, message).await
-    }
-
-    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        self.redis.set_connections(node, held, gone).await
-    }
-
-    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        self.redis.refresh_connections(node, held).await
-    }
-
-    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.redis.connection_holder(connection).await
-    }
-
-    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
-        self.redis.peers_with_method(method).await
-    }
-
-    async fn add_token(&self, token: &NewToken) -> Result<bool> {
-        self.redis.add_token(token).await
-    }
-
-    async fn remove_token(&self, name: &str) -> Result<bool> {
-        self.redis.remove_token(name).await
-    }
-
-    async fn tokens(&self) -> Result<Vec<Token>> {
-        self.redis.tokens().await
-    }
-
-    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
-        self.redis.add_audit_entry(entry).await
-    }
-
-    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        self.redis.audit_entries(before, limit).await
-    }
-
-    fn now(&self) -> SystemTime {
-        Store::now(&self.redis)
-    }
-
+#[async_trait]
+impl HealthStore for Sidekiq {
     async fn health(&self) -> Result<Health> {
         let mut health = self.redis.health().await?;
         health.facts.push(("format".into(), "Sidekiq's keys and JSON".into()));
         health.acl = health.acl.map(|own| self.keys.acl_rules(&own));
         Ok(health)
-    }
-
-    async fn shared_keyspace(&self) -> Result<Option<String>> {
-        Ok(Some(format!("{} {}", keyspace_id(&self.redis).await?, self.keys.queues)))
     }
 }

@@ -8,7 +8,7 @@ use crate::clock::{self, Micros};
 use crate::error::Result;
 use crate::node::{self, Node, NodeId};
 use crate::store::redis::ConnectionRole;
-use crate::store::{HeartbeatReply, Store};
+use crate::store::{HeartbeatReply, JobStore};
 
 /// Time between two writes of a node's running entries, if it has many; up to the maximum, every heartbeat writes them.
 const WORK_INTERVAL: Micros = 5_000_000;
@@ -27,7 +27,7 @@ pub(super) struct ProcessStatus {
     stop: bool,
 }
 
-/// Implements `Store::heartbeat`. A failure to write Sidekiq's record is only logged: duly's own heartbeat has
+/// Implements `JobStore::heartbeat`. A failure to write Sidekiq's record is only logged: duly's own heartbeat has
 /// succeeded.
 pub(super) async fn heartbeat(store: &Sidekiq, node: &Node) -> Result<HeartbeatReply> {
     let mut reply = store.redis.heartbeat(node).await?;
@@ -122,7 +122,7 @@ fn memory_kib() -> u64 {
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).map_or(0, |pages| pages * PAGE_KIB)
 }
 
-/// Implements `Store::leave`.
+/// Implements `JobStore::leave`.
 pub(super) async fn leave(store: &Sidekiq, node: NodeId) -> Result<()> {
     let process = {
         let mut state = store.state();

@@ -28,7 +28,7 @@ struct PreparedJob {
     due: Option<String>,
 }
 
-/// Implements `Store::push`.
+/// Implements `JobStore::push`.
 pub(super) async fn push(store: &Sidekiq, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
     let now = store.now();
     let mut queues: Vec<(&str, Vec<PreparedJob>)> = Vec::new();

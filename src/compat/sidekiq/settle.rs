@@ -15,7 +15,7 @@ use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys};
 use crate::store::{AttemptEnd, PRUNE_MAX};
 
-/// Implements `Store::settle`, with one operation per queue.
+/// Implements `JobStore::settle`, with one operation per queue.
 pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for (queue, ends) in AttemptEnd::group_by_queue(&ends) {
@@ -143,7 +143,7 @@ pub(super) async fn bury_unreadable(
     }
 }
 
-/// Implements `Store::prune`.
+/// Implements `JobStore::prune`.
 pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.redis.keys(queue);
     let mut cmd = PRUNE.call(&EntryKeys::new(&store.keys, &keys));

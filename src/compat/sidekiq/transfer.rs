@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::time::SystemTime;
 
+use async_trait::async_trait;
+
 use crate::clock::{micros, to_micros};
 use crate::compat::sidekiq::find_job::{EntryPosition, LocatedEntry, locate_jobs};
 use crate::compat::sidekiq::keys::EntryKeys;
@@ -12,10 +14,34 @@ use crate::compat::sidekiq::{Sidekiq, edit, entry, mixed_list_error};
 use crate::error::{Error, Result};
 use crate::job::{JobId, JobRecord, Priority, State};
 use crate::node::NodeId;
-use crate::store::redis::ConnectionRole;
-use crate::store::{TransferBatch, TransferBatchResult};
+use crate::store::redis::{ConnectionRole, keyspace_id};
+use crate::store::{TransferBatch, TransferBatchResult, TransferMarkReply, TransferStore};
 
-/// Implements `Store::transfer_in`.
+#[async_trait]
+impl TransferStore for Sidekiq {
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        self.redis.set_transfer_mark(queue, transfer_id, to).await
+    }
+
+    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
+        transfer_in(self, &batch).await
+    }
+
+    async fn transfer_out(
+        &self,
+        queue: &str,
+        transfer_id: NodeId,
+        jobs: Vec<(JobId, SystemTime)>,
+    ) -> Result<Option<usize>> {
+        transfer_out(self, queue, transfer_id, &jobs).await
+    }
+
+    async fn shared_keyspace(&self) -> Result<Option<String>> {
+        Ok(Some(format!("{} {}", keyspace_id(&self.redis).await?, self.keys.queues)))
+    }
+}
+
+/// Implements `TransferStore::transfer_in`.
 pub(super) async fn transfer_in(store: &Sidekiq, batch: &TransferBatch) -> Result<TransferBatchResult> {
     let is_read_only = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
     let keys = match is_read_only {
@@ -69,7 +95,7 @@ fn target_key(record: &JobRecord) -> (&'static str, i64) {
     }
 }
 
-/// Implements `Store::transfer_out`: removes each entry only if it is still at its position.
+/// Implements `TransferStore::transfer_out`: removes each entry only if it is still at its position.
 pub(super) async fn transfer_out(
     store: &Sidekiq,
     queue: &str,

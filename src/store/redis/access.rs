@@ -1,17 +1,42 @@
 //! Access tokens and the audit log, in the slot of the peer keys.
 
+use async_trait::async_trait;
+
 use super::Redis;
 use super::script::{self, Script};
 use crate::admin::token::{TOKENS_MAX, Token, to_hex};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
+use crate::store::{AUDIT_ENTRIES_MAX, AccessStore, AuditEntry, AuditRecord, NewToken};
 
 /// Number of digits of a number in a record.
 const NUMBER_DIGITS: usize = 16;
 
-/// Implements `Store::add_token`.
+#[async_trait]
+impl AccessStore for Redis {
+    async fn add_token(&self, token: &NewToken) -> Result<bool> {
+        add_token(self, token).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        remove_token(self, name).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        tokens(self).await
+    }
+
+    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
+        add_audit_entry(self, entry).await
+    }
+
+    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        audit_entries(self, before, limit).await
+    }
+}
+
+/// Implements `AccessStore::add_token`.
 pub(super) async fn add_token(store: &Redis, token: &NewToken) -> Result<bool> {
     let ttl = token.ttl.map_or(String::new(), |ttl| micros(ttl).to_string());
     let mut cmd = script::ADD_TOKEN.call(&store.peer_keys);
@@ -20,14 +45,14 @@ pub(super) async fn add_token(store: &Redis, token: &NewToken) -> Result<bool> {
     Ok(run_script(store, "add_token", &script::ADD_TOKEN, &cmd).await?.int()? == 1)
 }
 
-/// Implements `Store::remove_token`.
+/// Implements `AccessStore::remove_token`.
 pub(super) async fn remove_token(store: &Redis, name: &str) -> Result<bool> {
     let mut cmd = script::REMOVE_TOKEN.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(name);
     Ok(run_script(store, "remove_token", &script::REMOVE_TOKEN, &cmd).await?.int()? == 1)
 }
 
-/// Implements `Store::tokens`.
+/// Implements `AccessStore::tokens`.
 pub(super) async fn tokens(store: &Redis) -> Result<Vec<Token>> {
     let mut cmd = script::TOKENS.call(&store.peer_keys);
     cmd.arg(store.manual_now());
@@ -63,14 +88,14 @@ fn decode_hash(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Implements `Store::add_audit_entry`.
+/// Implements `AccessStore::add_audit_entry`.
 pub(super) async fn add_audit_entry(store: &Redis, entry: &AuditEntry) -> Result<()> {
     let mut cmd = script::ADD_AUDIT_ENTRY.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(AUDIT_ENTRIES_MAX).arg(serde_json::to_string(entry).unwrap_or_default());
     run_script(store, "add_audit_entry", &script::ADD_AUDIT_ENTRY, &cmd).await.map(drop)
 }
 
-/// Implements `Store::audit_entries`.
+/// Implements `AccessStore::audit_entries`.
 pub(super) async fn audit_entries(store: &Redis, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
     let mut cmd = script::AUDIT_ENTRIES.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(before.map_or(String::new(), |number| number.to_string())).arg(limit);

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::keys::QueueKeys;
 use super::reply::ScriptReply;
 use super::{Redis, record, script};
@@ -16,12 +18,39 @@ use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::{
-    CRON_FIRINGS_MAX, CronFiring, CronFiringResult, CronPage, CronRecord, DueCrons, FireCronsReply, OverlapWait,
-    PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
+    CRON_FIRINGS_MAX, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore, DueCrons, FireCronsReply,
+    OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
 /// Offset of the rule in its text, after format, revision, next and last tick, and two flags.
 const HEADER_BYTES: usize = 51;
+
+#[async_trait]
+impl CronStore for Redis {
+    async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
+        put_cron(self, &put).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        remove_cron(self, name).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        cron(self, name).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        crons(self, queue, cursor).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        due_crons(self, queue, freed).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFiring>) -> Result<FireCronsReply> {
+        fire_crons(self, queue, &fires).await
+    }
+}
 
 /// Returns the time until a moment.
 pub(super) fn duration_until(moment: Option<Micros>, now: Micros) -> Option<Duration> {
@@ -87,7 +116,7 @@ fn parse(text: &str) -> Option<QueueCronRule> {
     Some(QueueCronRule::Local(record))
 }
 
-/// Implements `Store::put_cron`.
+/// Implements `CronStore::put_cron`.
 pub(super) async fn put_cron(store: &Redis, change: &PutCron) -> Result<PutCronResult> {
     let record = &change.record;
     let keys = store.register_queue("put_cron", &record.rule.queue).await?;
@@ -221,8 +250,8 @@ async fn remove_from_queue(store: &Redis, keys: &QueueKeys, name: &str, revision
     Ok(store.parse_reply("remove_cron", value)?.int()? == 1)
 }
 
-/// Implements `Store::remove_cron`: removes the rule from all queues. A rule that is being handed over right now may
-/// reappear, because the client that finishes the handover has read it before.
+/// Implements `CronStore::remove_cron`: removes the rule from all queues. A rule that is being handed over right now
+/// may reappear, because the client that finishes the handover has read it before.
 pub(super) async fn remove_cron(store: &Redis, name: &str) -> Result<bool> {
     let mut removed = false;
     for queue in store.queue_names("remove_cron").await? {
@@ -232,7 +261,7 @@ pub(super) async fn remove_cron(store: &Redis, name: &str) -> Result<bool> {
     Ok(removed)
 }
 
-/// Implements `Store::cron`.
+/// Implements `CronStore::cron`.
 pub(super) async fn cron(store: &Redis, name: &str) -> Result<Option<CronRecord>> {
     Ok(find_rule(store, "cron", name).await?.map(|(_, record)| record))
 }
@@ -308,7 +337,7 @@ async fn read_rules(
     Ok((cursor, reply.list()?.iter().flatten().filter_map(|text| decode_rule(text)).collect()))
 }
 
-/// Implements `Store::crons`, queue by queue. A cursor is a queue and the position in it.
+/// Implements `CronStore::crons`, queue by queue. A cursor is a queue and the position in it.
 pub(super) async fn crons(store: &Redis, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
     let invalid =
         || Error::invalid("cursor", "is not from a list of cron rules; use `next_cursor` of the previous page");
@@ -343,7 +372,7 @@ pub(super) async fn crons(store: &Redis, queue: Option<&str>, cursor: Option<&st
 /// Maximum time that handovers may delay other due rules.
 const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Implements `Store::due_crons`.
+/// Implements `CronStore::due_crons`.
 pub(super) async fn due_crons(store: &Redis, queue: &str, freed: &[String]) -> Result<DueCrons> {
     let keys = store.keys(queue);
     let mut cmd = script::DUE_CRONS.call(&*keys);
@@ -364,7 +393,7 @@ pub(super) async fn due_crons(store: &Redis, queue: &str, freed: &[String]) -> R
     Ok(DueCrons { rules, now: from_micros(reply.now), next_tick })
 }
 
-/// Implements `Store::fire_crons`.
+/// Implements `CronStore::fire_crons`.
 pub(super) async fn fire_crons(store: &Redis, queue: &str, firings: &[CronFiring]) -> Result<FireCronsReply> {
     if firings.len() > CRON_FIRINGS_MAX {
         return Err(Error::invalid("fires", format!("must be at most {CRON_FIRINGS_MAX} rules at a time")));

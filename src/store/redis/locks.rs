@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use redis::Cmd;
 use uuid::Uuid;
 
@@ -14,7 +15,9 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::store::redis::conn::{ConnectionRole, ReplicaConfirmation};
-use crate::store::{LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest};
+use crate::store::{
+    LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest, LockStore,
+};
 
 /// Maximum repeats of an operation that met dead waiters; each repeat removes some of them.
 const CLEANUP_ROUNDS_MAX: usize = 20;
@@ -25,7 +28,34 @@ const HOLD_EXTENDED: u32 = 1;
 /// Maximum scan requests over all locks for one page.
 const LOCK_SCANS_MAX: usize = 10_000;
 
-/// Implements `Store::lock`.
+#[async_trait]
+impl LockStore for Redis {
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        lock(self, request).await
+    }
+
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        extend_locks(self, requests).await
+    }
+
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        unlock(self, request).await
+    }
+
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        cancel_wait(self, request).await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        locks(self, name, cursor).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        break_lock(self, name).await
+    }
+}
+
+/// Implements `LockStore::lock`.
 pub(super) async fn lock(store: &Redis, request: &LockRequest) -> Result<LockReply> {
     let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
     let mut cmd = lock_command(store, &script::LOCK, &request.name)?;
@@ -70,7 +100,7 @@ pub(super) async fn lock(store: &Redis, request: &LockRequest) -> Result<LockRep
     Ok(lock_reply)
 }
 
-/// Implements `Store::extend_locks`.
+/// Implements `LockStore::extend_locks`.
 pub(super) async fn extend_locks(store: &Redis, requests: &[LockRequest]) -> Result<Vec<bool>> {
     let searches: Vec<(&LockRequest, u32)> = requests.iter().map(|request| (request, slot_count(request))).collect();
     let mut replies = extend_in_batches(store, &searches).await?;
@@ -130,12 +160,12 @@ async fn extend_batch(store: &Redis, searches: &[(&LockRequest, u32)]) -> Result
     Ok(replies.into_iter().map(|reply| u32_or_zero(parse_number(&reply.unwrap_or_default()).min(max))).collect())
 }
 
-/// Implements `Store::unlock`.
+/// Implements `LockStore::unlock`.
 pub(super) async fn unlock(store: &Redis, request: &LockRequest) -> Result<bool> {
     release(store, "unlock", request, false).await
 }
 
-/// Implements `Store::cancel_wait`.
+/// Implements `LockStore::cancel_wait`.
 pub(super) async fn cancel_wait(store: &Redis, request: &LockRequest) -> Result<()> {
     release(store, "cancel_wait", request, true).await.map(drop)
 }
@@ -147,7 +177,7 @@ async fn release(store: &Redis, op: &'static str, request: &LockRequest, only_wa
     Ok(end_holds(store, op, &script::UNLOCK, &cmd).await? > 0)
 }
 
-/// Implements `Store::break_lock`.
+/// Implements `LockStore::break_lock`.
 pub(super) async fn break_lock(store: &Redis, name: &str) -> Result<u64> {
     let cmd = lock_command(store, &script::BREAK_LOCK, name)?;
     end_holds(store, "break_lock", &script::BREAK_LOCK, &cmd).await
@@ -175,7 +205,7 @@ async fn end_holds(store: &Redis, op: &'static str, script: &Script, cmd: &Cmd) 
     Ok(ended)
 }
 
-/// Implements `Store::locks`.
+/// Implements `LockStore::locks`.
 ///
 /// Locks have no order, so that taking one is cheap: a page scans all of them and keeps the first in order.
 pub(super) async fn locks(store: &Redis, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {

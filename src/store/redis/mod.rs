@@ -1,15 +1,14 @@
 //! The store on Redis or Valkey: a single server, Sentinel, or Cluster.
 //!
-//! Each operation of the store contract is one Lua script on the keys of one queue, so it is atomic. `contract` maps
-//! the operations to the modules, `keys` names the keys, `script` has the scripts (`lua/README.md`), and `conn` sends
-//! them.
+//! Each operation of the store contract is one Lua script on the keys of one queue, so it is atomic. Each
+//! module implements the traits of its subject, `keys` names the keys, `script` has the scripts (`lua/README.md`), and
+//! `conn` sends them.
 //! `ARGV[1]` of every script is empty, or the time that a test has set; no script takes the time from anywhere else.
 
 mod access;
 mod assemble;
 mod clock_offset;
 mod conn;
-mod contract;
 mod cron;
 mod foreign_keys;
 mod jobs;
@@ -33,7 +32,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -66,19 +64,11 @@ pub(crate) use self::script::{KeySet, Script};
 pub(crate) use self::script::{key_set, parts, scripts, sha1};
 use self::subscriptions::Subscriptions;
 pub(crate) use self::url::RedisUrl;
-use super::{
-    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, Capacity, ChangeResult, ChangeTarget, Claim, ClaimReply,
-    CronFiring, CronPage, CronRecord, DeadGroup, DueCrons, Filter, FireCronsReply, Health, HeartbeatReply, History,
-    HistoryQuery, JobEdit, JobPage, KindStats, LockPage, LockReply, LockRequest, NewToken, Notification, PeerInfo,
-    ProgressUpdate, PutCron, PutCronResult, QueueCounts, Recipient, StatCounters, Store, StoreOptions, TransferBatch,
-    TransferBatchResult, TransferMarkReply, Wake,
-};
-use crate::admin::token::Token;
+use super::contract::{self, Capabilities, Store};
+use super::{StoreOptions, Wake};
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
-use crate::node::{Node, NodeId, NodeRecord};
+use crate::node::NodeId;
 use crate::store::redis::maintenance::health;
 use crate::sync::{LockExt, build_thread_runtime, start_thread};
 
@@ -323,6 +313,46 @@ impl Redis {
     /// Records that the store's time was at least `now` a moment ago.
     fn note_server_time(&self, now: Micros) {
         self.clock_offset.add_sample(now, Clock::system().since_boot());
+    }
+}
+
+impl contract::sealed::Sealed for Redis {}
+
+impl Store for Redis {
+    fn name(&self) -> &'static str {
+        "Redis"
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            jobs: Some(self),
+            admin: Some(self),
+            progress: Some(self),
+            crons: Some(self),
+            locks: Some(self),
+            peers: Some(self),
+            completions: Some(self),
+            stats: Some(self),
+            access: Some(self),
+            transfer: Some(self),
+            maintenance: Some(self),
+            health: Some(self),
+            // A server does not write files for its clients; they scan it.
+            snapshot: None,
+            scan: Some(self),
+        }
+    }
+
+    fn advice(&self, _capability: &str) -> &'static str {
+        contract::USE_FULL_STORE
+    }
+
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        Some(self.runtime.clone())
+    }
+
+    fn now(&self) -> SystemTime {
+        from_micros(Redis::now(self))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use redis::Cmd;
 
 use crate::clock::{Micros, micros, to_micros};
@@ -13,9 +14,33 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::{DELAY_MAX, JobMeta};
 use crate::store::redis::{Redis, script};
-use crate::store::{TransferBatch, TransferBatchResult, TransferMark, TransferMarkReply};
+use crate::store::{TransferBatch, TransferBatchResult, TransferMark, TransferMarkReply, TransferStore};
 
-/// Implements `Store::set_transfer_mark`.
+#[async_trait]
+impl TransferStore for Redis {
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        set_transfer_mark(self, queue, transfer_id, to).await
+    }
+
+    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
+        transfer_in(self, &batch).await
+    }
+
+    async fn transfer_out(
+        &self,
+        queue: &str,
+        transfer_id: NodeId,
+        jobs: Vec<(JobId, SystemTime)>,
+    ) -> Result<Option<usize>> {
+        transfer_out(self, queue, transfer_id, &jobs).await
+    }
+
+    async fn shared_keyspace(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+}
+
+/// Implements `TransferStore::set_transfer_mark`.
 pub(super) async fn set_transfer_mark(
     store: &Redis,
     queue: &str,
@@ -32,7 +57,7 @@ pub(super) async fn set_transfer_mark(
     Ok(TransferMarkReply { mark, last_fence: Fence(fence.unsigned_abs()) })
 }
 
-/// Implements `Store::transfer_in`.
+/// Implements `TransferStore::transfer_in`.
 pub(super) async fn transfer_in(store: &Redis, batch: &TransferBatch) -> Result<TransferBatchResult> {
     let is_query = batch.jobs.is_empty() && batch.checkpoint.replacement.is_none();
     let keys = match is_query {
@@ -123,7 +148,7 @@ fn output_fields(record: &JobRecord) -> Vec<(String, String)> {
     fields
 }
 
-/// Implements `Store::transfer_out`.
+/// Implements `TransferStore::transfer_out`.
 pub(super) async fn transfer_out(
     store: &Redis,
     queue: &str,

@@ -1,13 +1,42 @@
 //! Tokens and audit entries in the file.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
+use super::Sqlite;
 use super::tx::Tx;
 use crate::admin::token::{Role, TOKENS_MAX, Token};
 use crate::clock::{from_micros, micros};
-use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
+use crate::error::Result;
+use crate::store::{AUDIT_ENTRIES_MAX, AccessStore, AuditEntry, AuditRecord, NewToken};
 
-/// Implements `add_token` of the store contract.
+#[async_trait]
+impl AccessStore for Sqlite {
+    async fn add_token(&self, token: &NewToken) -> Result<bool> {
+        let token = token.clone();
+        self.writer.write("add_token", move |tx| add_token(tx, &token)).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_token", move |tx| remove_token(tx, &name)).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.query("tokens", tokens).await
+    }
+
+    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
+        let entry = entry.clone();
+        self.writer.write("add_audit_entry", move |tx| add_audit_entry(tx, &entry)).await
+    }
+
+    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.query("audit_entries", move |conn| audit_entries(conn, before, limit)).await
+    }
+}
+
+/// Implements `AccessStore::add_token`.
 pub(super) fn add_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
     let expires = token.ttl.map(|lasts| tx.now + micros(lasts));
     let added = tx
@@ -20,12 +49,12 @@ pub(super) fn add_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool>
     Ok(added > 0)
 }
 
-/// Implements `remove_token` of the store contract.
+/// Implements `AccessStore::remove_token`.
 pub(super) fn remove_token(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     Ok(tx.statement("DELETE FROM duly_token WHERE name = ?1")?.execute([name])? > 0)
 }
 
-/// Implements `tokens` of the store contract.
+/// Implements `AccessStore::tokens`.
 pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
     let mut statement =
         conn.prepare_cached("SELECT name, role, hash, created_at, expires_at FROM duly_token ORDER BY name")?;
@@ -45,7 +74,7 @@ pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// Implements `add_audit_entry` of the store contract.
+/// Implements `AccessStore::add_audit_entry`.
 pub(super) fn add_audit_entry(tx: &Tx<'_>, entry: &AuditEntry) -> rusqlite::Result<()> {
     tx.statement("INSERT INTO duly_audit (recorded_at, actor, action, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
         .execute(params![tx.now, entry.actor, entry.action, entry.origin, entry.status])?;
@@ -54,7 +83,7 @@ pub(super) fn add_audit_entry(tx: &Tx<'_>, entry: &AuditEntry) -> rusqlite::Resu
         .map(drop)
 }
 
-/// Implements `audit_entries` of the store contract.
+/// Implements `AccessStore::audit_entries`.
 pub(super) fn audit_entries(
     conn: &Connection,
     before: Option<u64>,

@@ -2,23 +2,59 @@
 
 use std::time::{Duration, SystemTime};
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::tx::Tx;
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::cron::CronRule;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::JobPosition;
-use crate::store::sqlite::{errors, transfer};
+use crate::store::sqlite::{Sqlite, errors, transfer};
 use crate::store::{
-    CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, DueCrons, FireCronsReply,
-    OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
+    CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore, DueCrons,
+    FireCronsReply, OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
 const CRON_COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
+
+#[async_trait]
+impl CronStore for Sqlite {
+    async fn put_cron(&self, change: PutCron) -> Result<PutCronResult> {
+        self.writer.write("put_cron", move |tx| put_cron(tx, &change)).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_cron", move |tx| remove_cron(tx, &name)).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        let name = name.to_owned();
+        self.query("cron", move |conn| cron(conn, &name)).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        let (queue, cursor) = (queue.map(str::to_owned), cursor.map(str::to_owned));
+        self.read("crons", move |conn| crons(conn, queue.as_deref(), cursor.as_deref())).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
+        self.query("due_crons", move |conn| due_crons(conn, clock.now_micros(), &queue, &freed)).await
+    }
+
+    async fn fire_crons(&self, queue: &str, firings: Vec<CronFiring>) -> Result<FireCronsReply> {
+        if firings.len() > CRON_FIRINGS_MAX {
+            return Err(Error::invalid("firings", format!("must not be more than {CRON_FIRINGS_MAX} rules at a time")));
+        }
+        let queue = queue.to_owned();
+        self.writer.write("fire_crons", move |tx| fire_crons(tx, &queue, &firings)).await
+    }
+}
 
 /// Returns `None` if a newer version wrote the rule.
 fn read_record(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
@@ -38,7 +74,7 @@ fn read_record(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     }))
 }
 
-/// Implements `put_cron` of the store contract.
+/// Implements `CronStore::put_cron`.
 pub(super) fn put_cron(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<PutCronResult> {
     let record = &put.record;
     let found: Option<(i64, i64)> = tx
@@ -95,7 +131,7 @@ fn set_cron_check_at(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Implements `remove_cron` of the store contract.
+/// Implements `CronStore::remove_cron`.
 pub(super) fn remove_cron(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     let queue: Option<i64> = tx
         .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue_no")?
@@ -107,7 +143,7 @@ pub(super) fn remove_cron(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     }
 }
 
-/// Implements `cron` of the store contract.
+/// Implements `CronStore::cron`.
 pub(super) fn cron(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
     let found = conn
         .prepare_cached(&format!("SELECT {CRON_COLUMNS} FROM duly_cron WHERE name = ?1"))?
@@ -116,7 +152,7 @@ pub(super) fn cron(conn: &Connection, name: &str) -> rusqlite::Result<Option<Cro
     Ok(found.flatten())
 }
 
-/// Implements `crons` of the store contract. Rules are listed by name; the cursor is the last name.
+/// Implements `CronStore::crons`. Rules are listed by name; the cursor is the last name.
 pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
     let read_page = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
@@ -132,7 +168,7 @@ pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>
     Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next_cursor: next })
 }
 
-/// Implements `due_crons` of the store contract.
+/// Implements `CronStore::due_crons`.
 pub(super) fn due_crons(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
     let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
     let queue_no: Option<i64> = conn
@@ -169,7 +205,7 @@ pub(super) fn duration_until(tick: Option<Micros>, now: Micros) -> Option<Durati
     tick.map(|tick| Duration::from_micros(u64::try_from(tick - now).unwrap_or(0)))
 }
 
-/// Implements `fire_crons` of the store contract.
+/// Implements `CronStore::fire_crons`.
 pub(super) fn fire_crons(tx: &Tx<'_>, name: &str, firings: &[CronFiring]) -> rusqlite::Result<FireCronsReply> {
     let queue = tx.ensure_queue(name)?;
     let closed = transfer::read_transfer_mark(tx, queue)?.is_some();

@@ -4,7 +4,6 @@
 //! (`nodes`) and exchange messages over a bus there (`peers`).
 
 mod access;
-mod contract;
 mod cron;
 mod errors;
 mod file;
@@ -23,36 +22,20 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use async_trait::async_trait;
-use rusqlite::{Connection, params};
-use tokio::sync::mpsc;
+use rusqlite::Connection;
 
-use self::nodes::liveness::LivenessSnapshot;
 use self::nodes::registry::NodeRegistry;
 use self::nodes::wake::Notifier;
+use self::peers::SqlitePeers;
 use self::reader::Reader;
-use self::tx::Tx;
 use self::writer::Writer;
+use super::contract::{self, Capabilities, Store};
 use super::open::{Durability, StoreOptions};
-use super::{
-    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, CLAIM_MAX, COMPLETION_QUEUES_MAX, CRON_FIRINGS_MAX, Capacity,
-    ChangeResult, ChangeTarget, Claim, ClaimReply, CronFiring, CronPage, CronRecord, DeadGroup, DueCrons, Filter,
-    FireCronsReply, Health, HeartbeatReply, History, HistoryQuery, JobEdit, JobPage, KindStats, LIST_EXAMINED_MAX,
-    LOCK_EXTENDS_MAX, LockPage, LockReply, LockRequest, NewToken, Notification, PAGE_BYTES_MAX, PAGE_SIZE,
-    PAGE_SIZE_MAX, PRUNE_MAX, PeerInfo, ProgressUpdate, PutCron, PutCronResult, QueueCounts, Recipient, StatCounters,
-    Store, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
-};
-use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, micros};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
-use crate::node::{Node, NodeId, NodeRecord};
-use crate::store::sqlite::maintenance::upkeep;
-use crate::store::sqlite::peers::SqlitePeers;
 
 pub use crate::store::sqlite::jobs::push_in::AfterCommit;
 pub(crate) use crate::store::sqlite::jobs::push_in::push_in;
@@ -128,31 +111,53 @@ impl Sqlite {
         }
     }
 
-    async fn join_worker(&self, node: &Node) -> Result<()> {
-        let slot = self
-            .registry
-            .join(node.id, node.lease)
-            .map_err(|e| Error::store("heartbeat", format!("cannot take a slot in the node registry: {e}")))?;
-        let (id, queues) = (node.id, node.queues.join(" "));
-        let profile = serde_json::to_string(&node.profile).ok();
-        let registry = self.registry.clone();
-        let registered = self.writer.write("heartbeat", move |tx| {
-            nodes::delete_dead_nodes(tx, &registry)?;
-            nodes::register_node(tx, id, slot, &queues, profile.as_deref()).map(drop)
-        });
-        if let Err(error) = registered.await {
-            // The database does not know the node, so its slot is released. The next heartbeat joins again.
-            let _ = self.registry.leave(id);
-            return Err(error);
+    /// Runs a query that fails only as SQLite does.
+    async fn query<T, F>(&self, name: &'static str, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.read(name, move |conn| query(conn).map_err(|e| errors::from_sqlite(name, e))).await
+    }
+}
+
+impl contract::sealed::Sealed for Sqlite {}
+
+impl Store for Sqlite {
+    fn name(&self) -> &'static str {
+        "SQLite"
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            jobs: Some(self),
+            admin: Some(self),
+            progress: Some(self),
+            crons: Some(self),
+            locks: Some(self),
+            peers: Some(self),
+            completions: Some(self),
+            stats: Some(self),
+            access: Some(self),
+            transfer: Some(self),
+            maintenance: Some(self),
+            health: Some(self),
+            snapshot: Some(self),
+            // A file copies itself.
+            scan: None,
         }
-        let roomy = self.path.as_deref().is_some_and(upkeep::has_disk_room);
-        if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
-            // Only makes commits cheaper, so a failure is not an error.
-            if let Err(error) = self.writer.run_outside_transaction("heartbeat", upkeep::grow_wal).await {
-                tracing::warn!(%error, "the WAL could not be grown");
-            }
-        }
-        Ok(())
+    }
+
+    fn advice(&self, _capability: &str) -> &'static str {
+        contract::USE_FULL_STORE
+    }
+
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        None
+    }
+
+    fn now(&self) -> SystemTime {
+        self.clock.now()
     }
 }
 

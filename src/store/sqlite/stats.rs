@@ -1,16 +1,43 @@
 //! Counters by kind and hour.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{Micros, from_micros};
+use crate::error::Result;
+use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::jobs::counts;
 use crate::store::sqlite::jobs::counts::{add_counters, pack_counters, unpack_counters};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, StatCounters};
+use crate::store::{
+    History, HistoryQuery, KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, StatCounters, StatsStore,
+};
 
 /// An hour, in microseconds.
 const HOUR_MICROS: Micros = 3_600_000_000;
 
-/// Implements `add_kind_stats` of the store contract.
+#[async_trait]
+impl StatsStore for Sqlite {
+    async fn history(&self, query: HistoryQuery) -> Result<History> {
+        let now = self.clock.now_micros();
+        self.query("history", move |conn| counts::history(conn, &query, now)).await
+    }
+
+    async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
+        self.query("queue_totals", counts::queue_totals).await
+    }
+
+    async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
+        self.writer.write("add_kind_stats", move |tx| add_kind_stats(tx, &kinds)).await
+    }
+
+    async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
+        let now = self.clock.now_micros();
+        self.query("kind_stats", move |conn| kind_stats(conn, hours, now)).await
+    }
+}
+
+/// Implements `StatsStore::add_kind_stats`.
 pub(super) fn add_kind_stats(tx: &Tx<'_>, kinds: &[(String, StatCounters)]) -> rusqlite::Result<()> {
     let hour = tx.now.div_euclid(HOUR_MICROS);
     let mut kind_count: usize =
@@ -37,7 +64,7 @@ pub(super) fn add_kind_stats(tx: &Tx<'_>, kinds: &[(String, StatCounters)]) -> r
     Ok(())
 }
 
-/// Implements `kind_stats` of the store contract.
+/// Implements `StatsStore::kind_stats`.
 pub(super) fn kind_stats(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindStats>> {
     let first = now.div_euclid(HOUR_MICROS) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     conn.prepare_cached("SELECT hour, kind, counters FROM duly_kind_stats WHERE hour >= ?1 ORDER BY hour, kind")?

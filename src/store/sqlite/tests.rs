@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::node::LEASE;
+use crate::node::{LEASE, Node};
+use crate::store::JobStore;
 use crate::store::sqlite::nodes::registry::Liveness;
 
 /// A read that lasts as long as the test wants.

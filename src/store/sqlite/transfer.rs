@@ -2,31 +2,64 @@
 
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use rusqlite::{OptionalExtension, params};
 
 use crate::clock::{Micros, micros, to_micros};
+use crate::error::Result;
 use crate::job::{Fence, Job, JobId, JobRecord, State};
 use crate::node::NodeId;
+use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::{JobPosition, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::jobs::{failures, progress, push};
 use crate::store::sqlite::rows::{JobBody, RawText, priority_code, to_millis};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferMarkReply};
+use crate::store::{
+    TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferMarkReply, TransferStore,
+};
 
-/// Implements `set_transfer_mark` of the store contract.
+#[async_trait]
+impl TransferStore for Sqlite {
+    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
+        self.writer
+            .write("set_transfer_mark", move |tx| set_transfer_mark(tx, &queue, transfer_id, to.as_deref()))
+            .await
+    }
+
+    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
+        self.writer.write("transfer_in", move |tx| transfer_in(tx, &batch)).await
+    }
+
+    async fn transfer_out(
+        &self,
+        queue: &str,
+        transfer_id: NodeId,
+        jobs: Vec<(JobId, SystemTime)>,
+    ) -> Result<Option<usize>> {
+        let queue = queue.to_owned();
+        self.writer.write("transfer_out", move |tx| transfer_out(tx, &queue, transfer_id, &jobs)).await
+    }
+
+    async fn shared_keyspace(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+}
+
+/// Implements `TransferStore::set_transfer_mark`.
 pub(super) fn set_transfer_mark(
     tx: &Tx<'_>,
     name: &str,
-    mover: NodeId,
+    transfer_id: NodeId,
     to: Option<&str>,
 ) -> rusqlite::Result<TransferMarkReply> {
     let queue = tx.ensure_queue(name)?;
     let mark = match (read_transfer_mark(tx, queue)?, to) {
-        (Some(old), Some(_)) => Some(TransferMark { mover, ..old }),
-        (None, Some(to)) => Some(TransferMark { begun_by: mover, mover, to: to.to_owned() }),
-        (Some(old), None) if old.mover != mover => Some(old),
+        (Some(old), Some(_)) => Some(TransferMark { mover: transfer_id, ..old }),
+        (None, Some(to)) => Some(TransferMark { begun_by: transfer_id, mover: transfer_id, to: to.to_owned() }),
+        (Some(old), None) if old.mover != transfer_id => Some(old),
         (_, None) => None,
     };
     tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
@@ -45,7 +78,7 @@ pub(super) fn read_transfer_mark(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Op
     Ok(text.and_then(|text| TransferMark::parse(&text.into_lossy_string())))
 }
 
-/// Implements `transfer_in` of the store contract.
+/// Implements `TransferStore::transfer_in`.
 pub(super) fn transfer_in(tx: &Tx<'_>, batch: &TransferBatch) -> rusqlite::Result<TransferBatchResult> {
     let TransferBatch { queue: name, jobs, checkpoint, .. } = batch;
     let only_looks = jobs.is_empty() && checkpoint.replacement.is_none();
@@ -193,17 +226,17 @@ fn set_checkpoint(tx: &Tx<'_>, queue: i64, checkpoint: &TransferCheckpoint) -> r
     Ok(())
 }
 
-/// Implements `transfer_out` of the store contract.
+/// Implements `TransferStore::transfer_out`.
 pub(super) fn transfer_out(
     tx: &Tx<'_>,
     name: &str,
-    mover: NodeId,
+    transfer_id: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> rusqlite::Result<Option<usize>> {
     let Some(queue) = tx.find_queue(name)? else {
         return Ok(None);
     };
-    if read_transfer_mark(tx, queue)?.is_none_or(|mark| mark.mover != mover) {
+    if read_transfer_mark(tx, queue)?.is_none_or(|mark| mark.mover != transfer_id) {
         return Ok(None);
     }
     let mut gone = 0;

@@ -136,7 +136,7 @@ pub enum CronFiringResult {
     Stale,
 }
 
-/// The reply to [`Store::fire_crons`](crate::store::Store::fire_crons).
+/// The reply to [`CronStore::fire_crons`](crate::store::CronStore::fire_crons).
 #[derive(Debug)]
 pub struct FireCronsReply {
     /// One result per firing, in order.

@@ -9,7 +9,7 @@ use super::held_jobs::RemoteJob;
 use super::node::RemoteNode;
 use crate::clock;
 use crate::peers::{NodeCommand, RunningJob};
-use crate::store::{Claim, Wake};
+use crate::store::{Claim, JobStore, Wake};
 
 impl RemoteNode {
     /// Carries out a command from another node.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::lock::Lock;
 use crate::node::NodeId;
-use crate::store::{LockOwner, LockRequest};
+use crate::store::{LockOwner, LockRequest, LockStore};
 
 /// A held lock that this process does not extend.
 #[derive(Clone, Debug)]

@@ -44,6 +44,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
+use crate::store::JobStore;
 use crate::sync::LockExt;
 
 /// The default lease of a remote node: longer than that of a worker in this process, which has a heartbeat thread.

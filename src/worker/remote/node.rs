@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::job::{Fence, HeldJob, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
 use crate::peers::WorkerRegistration;
-use crate::store::{CLAIM_MAX, Claim, ClaimReply, HeartbeatReply, ProgressUpdate};
+use crate::store::{CLAIM_MAX, Claim, ClaimReply, HeartbeatReply, JobStore, ProgressStore, ProgressUpdate};
 use crate::sync::LockExt;
 
 /// The most commands that wait for the node; a caller beyond that receives a busy error.

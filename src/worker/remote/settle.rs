@@ -8,7 +8,7 @@ use super::node::RemoteNode;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Outcome};
-use crate::store::{AttemptEnd, SETTLE_MAX};
+use crate::store::{AttemptEnd, JobStore, SETTLE_MAX};
 
 /// Decides how a job ended.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use duly::call::CallContext;
-use duly::store::{Notification, PeerInfo, Recipient, Store};
+use duly::store::{Notification, PeerInfo, PeerStore, Recipient, Store};
 use duly::{Duly, Error, NodeId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use duly::store::JobStore;
 use duly::{Outcome, State};
 use test_support::until;
 

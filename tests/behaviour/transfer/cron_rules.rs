@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use duly::Duly;
 use duly::cron::{CronRecord, CronRule, Missed, Overlap};
-use duly::store::PutCron;
+use duly::store::{CronStore, PutCron};
 
 use crate::transfer::stores::*;
 

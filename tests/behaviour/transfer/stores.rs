@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::job::HeldJob;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim};
+use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Duly, Filter, JobId, JobRecord, Outcome, Priority, Push, PushResult, State};
 
 pub const FAR_FUTURE: Duration = Duration::from_secs(1_000_000);

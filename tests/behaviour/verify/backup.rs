@@ -1,5 +1,6 @@
 //! Backups: complete, never overwriting a file, and usable as a store.
 
+use duly::store::JobStore;
 use duly::{Ctx, Duly, Push, State};
 
 use crate::verify::{populate, states};

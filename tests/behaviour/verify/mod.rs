@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use duly::admin::Invariant;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim};
+use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Duly, JobId, Outcome, Push, State};
 
 /// A store with jobs of every state, some with a key, a failure or a stale ticket, and with cron rules.

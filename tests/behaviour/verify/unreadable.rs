@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use duly::admin::Invariant;
 use duly::rusqlite::Connection;
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Clock, Duly, JobId, Outcome, Push, PushResult, State};
 
 const HOUR: Duration = Duration::from_secs(3_600);

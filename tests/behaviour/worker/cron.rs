@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use duly::cron::{CronChange, CronRule, Missed, Overlap};
+use duly::store::CronStore;
 use duly::{CancellationToken, Clock, Ctx, Duly, Filter, JobRecord, Push, State};
 use test_support::until;
 use tokio::sync::mpsc;

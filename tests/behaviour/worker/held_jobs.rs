@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use duly::store::JobStore;
 use duly::{CancellationToken, Clock, Ctx, Duly, Event, Outcome, PushExt, State};
 use tokio::sync::{Notify, mpsc};
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duly::store::JobStore;
 use duly::{CancellationToken, Clock, Ctx, Duly, Event, Push, PushExt};
 use tokio::sync::mpsc;
 

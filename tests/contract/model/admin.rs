@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use duly::admin::Capacity;
 use duly::job::JobProgress;
-use duly::store::{ChangeResult, JobEdit, ProgressUpdate, Store};
+use duly::store::{AdminStore, ChangeResult, JobEdit, JobStore, ProgressStore, ProgressUpdate, Store};
 use duly::{Error, JobId, NodeId, Priority, Push, PushResult};
 
 use crate::model::history::{Bug, Difference, History, QUEUES, same};

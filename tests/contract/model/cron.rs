@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duly::cron::CronRule;
 use duly::job::UniqueConflict;
-use duly::store::{CronFiring, CronFiringResult, CronRecord, OverlapWait, PutCron, PutCronResult, Store};
+use duly::store::{CronFiring, CronFiringResult, CronRecord, CronStore, OverlapWait, PutCron, PutCronResult, Store};
 use duly::{JobId, Priority, Push};
 
 use crate::model::history::{Difference, History, QUEUES, same};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::bounds::LEASE;
 use duly::job::{Due, HeldJob, UniqueConflict};
 use duly::store::Node;
-use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, Store};
+use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, Store};
 use duly::{Clock, Duly, Filter, JobId, NodeId, Outcome, Priority, Push, State};
 
 use crate::model::reference::{Micros, Model, PushSpec};

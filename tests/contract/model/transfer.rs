@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::store::{Store, TransferBatch, TransferBatchResult, TransferCheckpoint};
+use duly::store::{JobStore, Store, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferStore};
 use duly::{Fence, Filter, JobRecord, NodeId, State};
 
 use crate::model::history::{Difference, History, QUEUES, same};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use duly::call::CallContext;
-use duly::store::Recipient;
+use duly::store::{PeerStore, Recipient};
 use duly::{Duly, Error, NodeId};
 use serde_json::Value;
 

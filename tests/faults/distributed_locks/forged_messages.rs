@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use duly::call::CallContext;
-use duly::store::{Notification, PeerInfo, Recipient};
+use duly::store::{Notification, PeerInfo, PeerStore, Recipient};
 use duly::{Duly, Error, NodeId};
 use serde_json::Value;
 use test_support::until;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::store::Node;
-use duly::store::{Claim, Wake};
+use duly::store::{Claim, JobStore, Wake};
 use duly::{Duly, Push};
 
 use crate::outage::load::Load;

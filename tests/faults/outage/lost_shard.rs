@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Duly, Event, Push};
 use tokio_util::sync::CancellationToken;
 

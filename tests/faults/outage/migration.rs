@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Duly, Priority, Push};
 
 use crate::outage::load::Load;

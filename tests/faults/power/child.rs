@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Ctx, Duly, Event, JobId, Outcome, Push};
 
 const STORE: &str = "DULY_POWER_STORE";

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use duly::store::JobStore;
 use duly::{Ctx, Duly, Filter, Push, State};
 use serde_json::json;
 

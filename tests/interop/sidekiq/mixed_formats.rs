@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use duly::job::Due;
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Duly, Push};
 
 use super::sandbox::*;

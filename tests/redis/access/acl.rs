@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use duly::job::{Due, UniqueConflict};
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim, LockOwner, LockRequest, Notification, PeerInfo, Recipient, Store};
+use duly::store::{
+    AttemptEnd, Claim, JobStore, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Recipient, Store,
+};
 use duly::{Ctx, Duly, Event, Filter, JobId, NodeId, Outcome, Push, PushResult, Retry, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

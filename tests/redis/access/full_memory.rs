@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::job::Due;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim};
+use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Duly, Error, Filter, Outcome, Push, State};
 
 use crate::helpers::{error_chain, open};

@@ -2,7 +2,7 @@
 
 use duly::Push;
 use duly::store::Node;
-use duly::store::{Claim, Wake};
+use duly::store::{Claim, JobStore, Wake};
 
 use super::{Kind, Location};
 use crate::helpers::{LONG, open};

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use duly::admin::HistoryQuery;
 use duly::bounds::ARGS_BYTES_MAX;
-use duly::store::Claim;
 use duly::store::Node;
+use duly::store::{Claim, JobStore};
 use duly::{Ctx, Event, Filter, Priority, Push, State};
 use test_support::until;
 use tokio::sync::mpsc;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::admin::Capacity;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim};
+use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Error, Outcome, Push};
 
 use super::{Location, on_each};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use duly::job::Due;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim};
+use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Ctx, Event, Outcome, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -31,7 +31,7 @@ const RECORDS_AT_ONCE_MAX: usize = 64;
 /// Maximum scan requests over the held jobs when a node resyncs.
 const RESYNC_STEPS_MAX: usize = 10_000;
 
-/// Implements `Store::claim`.
+/// Implements `JobStore::claim`.
 pub(crate) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<ClaimReply> {
     let keys = store.join_queue(node, &claim.queue);
     wakes::ensure_subscribed(store, node, &keys).await?;

@@ -2,22 +2,54 @@
 
 use std::sync::atomic::Ordering;
 
+use async_trait::async_trait;
+
 use crate::error::Result;
 use crate::job::push::Due;
 use crate::job::{JobId, State};
 use crate::node::NodeId;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::claim::LocatorParts;
+use crate::store::redis::jobs::query;
 use crate::store::redis::jobs::query::{find_job, parse_change_result, remove_from_queue, reschedule_in_queue};
-use crate::store::redis::{Redis, record, script};
-use crate::store::{BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, JobEdit, ProgressUpdate};
+use crate::store::redis::{Redis, record, script, stats};
+use crate::store::{
+    AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit, ProgressStore,
+    ProgressUpdate,
+};
 
 /// Maximum attempts of an edit while other clients change the record.
 const EDIT_TRIES_MAX: u32 = 5;
 /// Number of concurrent changes.
 const CHANGES_AT_ONCE: usize = 50;
 
-/// Implements `Store::edit`.
+#[async_trait]
+impl AdminStore for Redis {
+    async fn edit(&self, id: JobId, change: JobEdit) -> Result<ChangeResult> {
+        edit(self, id, &change).await
+    }
+
+    async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
+        set_capacity(self, queue, capacity).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        stats::dead_groups(self, queue).await
+    }
+
+    async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        query::unique_holder(self, queue, key).await
+    }
+}
+
+#[async_trait]
+impl ProgressStore for Redis {
+    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        record_progress(self, node, &updates).await
+    }
+}
+
+/// Implements `AdminStore::edit`.
 pub(crate) async fn edit(store: &Redis, id: JobId, edit: &JobEdit) -> Result<ChangeResult> {
     for _ in 0..EDIT_TRIES_MAX {
         let Some((keys, found)) = find_job(store, "edit", id).await? else {
@@ -47,7 +79,7 @@ pub(crate) async fn edit(store: &Redis, id: JobId, edit: &JobEdit) -> Result<Cha
     Ok(ChangeResult::Changed)
 }
 
-/// Implements `Store::remove_all`, and with a due time `Store::reschedule_all`.
+/// Implements `JobStore::remove_all`, and with a due time `JobStore::reschedule_all`.
 pub(crate) async fn change_all(
     store: &Redis,
     op: &'static str,
@@ -88,7 +120,7 @@ async fn change_one(store: &Redis, op: &'static str, target: &ChangeTarget, due:
     }
 }
 
-/// Implements `Store::set_capacity`.
+/// Implements `AdminStore::set_capacity`.
 pub(crate) async fn set_capacity(store: &Redis, queue: &str, capacity: Capacity) -> Result<Capacity> {
     let keys = store.register_queue("set_capacity", queue).await?;
     let mut cmd = script::SET_CAPACITY.call(&*keys);
@@ -103,7 +135,7 @@ pub(crate) async fn set_capacity(store: &Redis, queue: &str, capacity: Capacity)
 /// The largest integer that scripts represent exactly.
 const EXACT_INTEGER_MAX: u64 = 1 << 53;
 
-/// Implements `Store::record_progress`, with one operation per queue.
+/// Implements `ProgressStore::record_progress`, with one operation per queue.
 pub(crate) async fn record_progress(store: &Redis, node: NodeId, updates: &[ProgressUpdate]) -> Result<Vec<JobId>> {
     let mut queues: Vec<&str> = updates.iter().map(|update| update.queue.as_str()).collect();
     queues.sort_unstable();

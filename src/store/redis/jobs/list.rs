@@ -42,7 +42,7 @@ struct RedisListCursor {
     position: i64,
 }
 
-/// Implements `Store::list`.
+/// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
     let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RedisListCursor::parse).transpose()?;

@@ -42,7 +42,7 @@ pub(crate) const MINUTE_MICROS: Micros = 60_000_000;
 /// Maximum resends of a push after lost replies.
 const RESENDS_MAX: u32 = 3;
 
-/// Implements `Store::push`.
+/// Implements `JobStore::push`.
 pub(crate) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
     let mut results: Vec<Option<PushResult>> = vec![None; jobs.len()];
     let mut queues: Vec<(String, Vec<usize>)> = Vec::new();

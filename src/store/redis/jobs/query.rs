@@ -14,7 +14,7 @@ use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, script};
 use crate::store::{ChangeResult, QueueCounts, TransferMark};
 
-/// Implements `Store::get`. Looks into all queues; if several have the id, returns the oldest job.
+/// Implements `JobStore::get`. Looks into all queues; if several have the id, returns the oldest job.
 pub(crate) async fn get(store: &Redis, id: JobId) -> Result<Option<JobRecord>> {
     Ok(find_job(store, "get", id).await?.map(|(_, record)| record))
 }
@@ -113,7 +113,7 @@ pub(crate) fn build_record(
     JobRecord { node, fence, ended, ..record }
 }
 
-/// Implements `Store::remove`.
+/// Implements `JobStore::remove`.
 pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
     match find_job(store, "remove", id).await? {
         Some((keys, record)) => remove_from_queue(store, &keys, id, record.job.unique.as_deref(), "").await,
@@ -137,7 +137,7 @@ pub(crate) async fn remove_from_queue(
     )
 }
 
-/// Implements `Store::reschedule`.
+/// Implements `JobStore::reschedule`.
 pub(crate) async fn reschedule(store: &Redis, id: JobId, due: Due) -> Result<ChangeResult> {
     match find_job(store, "reschedule", id).await? {
         Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", due).await,
@@ -178,7 +178,7 @@ pub(crate) fn parse_change_result(reply: &mut ScriptReply) -> Result<ChangeResul
     })
 }
 
-/// Implements `Store::unique_holder`.
+/// Implements `AdminStore::unique_holder`.
 pub(crate) async fn unique_holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
     let keys = store.keys(queue);
     let mut cmd = redis::cmd("HGET");
@@ -189,7 +189,7 @@ pub(crate) async fn unique_holder(store: &Redis, queue: &str, key: &str) -> Resu
     })
 }
 
-/// Implements `Store::counts`.
+/// Implements `JobStore::counts`.
 pub(crate) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
     let queues = store.queue_names("counts").await?;
     let requests = queues.iter().map(|queue| queue_counts(store, queue));

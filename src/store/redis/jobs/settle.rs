@@ -21,7 +21,7 @@ use crate::store::redis::script;
 use crate::store::redis::script::Script;
 use crate::store::{AttemptEnd, PRUNE_MAX, STAT_NUMBERS, outcome_index, timing_indexes};
 
-/// Implements `Store::settle`, with one or two operations per queue.
+/// Implements `JobStore::settle`, with one or two operations per queue.
 pub(crate) async fn settle(store: &Redis, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for (index, (queue, ends)) in AttemptEnd::group_by_queue(&ends).into_iter().enumerate() {
@@ -255,7 +255,7 @@ pub(crate) async fn release_orphans(store: &Redis, node: NodeId, keys: &QueueKey
     }
 }
 
-/// Implements `Store::prune`.
+/// Implements `JobStore::prune`.
 pub(crate) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.keys(queue);
     let mut cmd = script::PRUNE.call(&*keys);

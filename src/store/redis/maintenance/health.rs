@@ -100,7 +100,7 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
     Ok(())
 }
 
-/// Implements `Store::health`.
+/// Implements `HealthStore::health`.
 pub(crate) async fn health(store: &Redis) -> Result<Health> {
     let masters = MastersInfo::query(store, "health").await?;
     let settings = masters.weakest_settings();

@@ -12,7 +12,7 @@ use crate::store::redis::{Redis, script};
 /// Maximum attempts for a job that changes meanwhile.
 const REPAIR_TRIES_MAX: usize = 10;
 
-/// Implements `Store::repair`.
+/// Implements `MaintenanceStore::repair`.
 pub(crate) async fn repair(store: &Redis) -> Result<()> {
     for queue in store.queue_names("repair").await? {
         let keys = store.keys(&queue);

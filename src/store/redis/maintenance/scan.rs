@@ -12,7 +12,7 @@ const JOBS_PER_STEP: usize = 100;
 /// Ids with their records.
 type RecordEntries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Implements `Store::scan`.
+/// Implements `ScanStore::scan`.
 pub(crate) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Result<JobPage> {
     let keys = store.keys(queue);
     let invalid = || Error::invalid("cursor", "is not from a scan; use `next_cursor` of the previous page");

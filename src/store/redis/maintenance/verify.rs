@@ -32,7 +32,7 @@ const PASSES_MAX: usize = 3;
 /// The observed jobs of a queue, by the 16 bytes of their ids.
 pub(crate) type ObservedJobs = HashMap<[u8; 16], ObservedJob>;
 
-/// Implements `Store::verify`.
+/// Implements `MaintenanceStore::verify`.
 pub(crate) async fn verify(store: &Redis) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     for queue in store.queue_names("verify").await? {

@@ -30,7 +30,7 @@ struct NodeDescription {
     profile: NodeProfile,
 }
 
-/// Implements `Store::heartbeat`, with one request per queue that the node works on or has claimed from.
+/// Implements `JobStore::heartbeat`, with one request per queue that the node works on or has claimed from.
 pub(super) async fn heartbeat(store: &Redis, node: &Node) -> Result<HeartbeatReply> {
     let known_queues = store.add_node_queues(node.id, &node.queues);
     let queues: BTreeSet<&str> = node.queues.iter().chain(&known_queues).map(String::as_str).collect();
@@ -111,7 +111,7 @@ async fn heartbeat_in_queue(store: &Redis, node: &Node, queue: &str) -> Result<H
     Ok(heartbeat)
 }
 
-/// Implements `Store::leave`.
+/// Implements `JobStore::leave`.
 pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
     let queues = store.queues_of_node(node);
     let requests = queues.iter().map(|queue| leave_queue(store, node, queue));
@@ -130,7 +130,7 @@ async fn leave_queue(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     results.map(drop)
 }
 
-/// Implements `Store::nodes`.
+/// Implements `PeerStore::nodes`.
 pub(super) async fn nodes(store: &Redis) -> Result<Vec<NodeRecord>> {
     let queues = store.queue_names("nodes").await?;
     let requests = queues.iter().map(|queue| nodes_of_queue(store, queue));

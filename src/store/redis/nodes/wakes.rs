@@ -110,7 +110,7 @@ pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: S
     }
 }
 
-/// Implements `Store::subscribe_wakes`.
+/// Implements `JobStore::subscribe_wakes`.
 pub(crate) async fn subscribe_wakes(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
     let (sender, receiver) = mpsc::channel(WAKES_MAX);
     for queue in store.queues_of_node(node) {
@@ -144,7 +144,7 @@ async fn ensure_subscribed_in_all(store: &Redis, node: NodeId) -> Result<()> {
     last_error.filter(|_| !any_subscribed).map_or(Ok(()), Err)
 }
 
-/// Implements `Store::accept_deliveries`. Each accepted kind is a channel, so a push learns by publishing.
+/// Implements `JobStore::accept_deliveries`. Each accepted kind is a channel, so a push learns by publishing.
 pub(crate) async fn accept_deliveries(store: &Redis, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
     let sender = store.state().wake_senders.get(&node).cloned();
     let Some(sender) = sender else {

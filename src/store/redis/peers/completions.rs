@@ -42,7 +42,7 @@ impl Subscriber for CompletionSubscriber {
     }
 }
 
-/// Implements `Store::watch_completions`.
+/// Implements `CompletionStore::watch_completions`.
 pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[String]) -> Result<()> {
     if queues.len() > COMPLETION_QUEUES_MAX {
         return Err(Error::invalid("queues", format!("must be at most {COMPLETION_QUEUES_MAX}")));
@@ -86,7 +86,7 @@ async fn watch_queue(store: &Redis, node: NodeId, to: &Arc<MessageSubscriber>, k
         .map(drop)
 }
 
-/// Implements `Store::completed_among`.
+/// Implements `JobStore::completed_among`.
 pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
     let mut cmd = script::COMPLETED_AMONG.call(&*keys);

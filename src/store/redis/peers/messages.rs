@@ -85,7 +85,7 @@ fn decode_notification(bytes: &[u8]) -> Option<Notification> {
     }
 }
 
-/// Implements `Store::subscribe_messages`.
+/// Implements `PeerStore::subscribe_messages`.
 pub(crate) fn subscribe_messages(store: &Redis, node: NodeId, all: bool) -> mpsc::Receiver<Notification> {
     let (sender, receiver) = mpsc::channel(NOTIFICATIONS_MAX);
     let subscriber = {
@@ -162,7 +162,7 @@ fn count_receivers(store: &Redis, connections: u64) -> u64 {
     }
 }
 
-/// Implements `Store::send`.
+/// Implements `PeerStore::send`.
 pub(crate) async fn send(store: &Redis, to: Recipient, message: &[u8]) -> Result<u64> {
     let channel = match to {
         Recipient::All => store.peer_keys.all.clone(),

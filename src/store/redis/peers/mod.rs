@@ -5,8 +5,10 @@ pub(crate) mod messages;
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use redis::Cmd;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
@@ -14,8 +16,11 @@ use crate::node::{NodeId, NodeRecord};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::redis::{Redis, locks};
-use crate::store::{AnnounceReply, CONNECTIONS_BATCH_MAX, LOCK_WAITS_MAX, LockTurn, PeerInfo};
+use crate::store::redis::{Redis, locks, nodes};
+use crate::store::{
+    AnnounceReply, CONNECTIONS_BATCH_MAX, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore,
+    Recipient,
+};
 
 /// Interval at which a process cleans up after dead peers.
 const CLEANUP_INTERVAL: Micros = 5_000_000;
@@ -43,7 +48,53 @@ impl Default for PeerCleanup {
     }
 }
 
-/// Implements `Store::announce`.
+#[async_trait]
+impl PeerStore for Redis {
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        announce(self, peer).await
+    }
+
+    async fn withdraw(&self, node: NodeId) -> Result<()> {
+        withdraw(self, node).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        nodes::nodes(self).await
+    }
+
+    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
+        Ok(messages::subscribe_messages(self, node, all))
+    }
+
+    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
+        messages::send(self, to, message).await
+    }
+
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        set_connections(self, node, held, gone).await
+    }
+
+    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        refresh_connections(self, node, held).await
+    }
+
+    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
+        connection_holder(self, connection).await
+    }
+
+    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
+        peers_with_method(self, method).await
+    }
+}
+
+#[async_trait]
+impl CompletionStore for Redis {
+    async fn watch_completions(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        completions::watch_completions(self, node, queues).await
+    }
+}
+
+/// Implements `PeerStore::announce`.
 pub(super) async fn announce(store: &Redis, peer: &PeerInfo) -> Result<AnnounceReply> {
     if peer.listen_only {
         // A peer that was announced before must not be found any more. It may wait for a lock by the time this arrives,
@@ -144,7 +195,7 @@ fn all_peer_keys_command(store: &Redis, script: &Script) -> Cmd {
     cmd
 }
 
-/// Implements `Store::withdraw`.
+/// Implements `PeerStore::withdraw`.
 pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
     store.state().announced_peers.remove(&node);
     let mut cursors = ["0".to_owned(), "0".to_owned()];
@@ -194,7 +245,7 @@ pub(super) async fn peer_records(store: &Redis) -> Result<Vec<NodeRecord>> {
     Ok(records)
 }
 
-/// Implements `Store::peers_with_method`.
+/// Implements `PeerStore::peers_with_method`.
 pub(super) async fn peers_with_method(store: &Redis, method: &str) -> Result<Vec<NodeId>> {
     if method.is_empty() {
         return Ok(Vec::new());
@@ -216,7 +267,7 @@ async fn find_peers(store: &Redis, op: &'static str, method: &str) -> Result<(Ve
     Ok((peers, reply.now))
 }
 
-/// Implements `Store::set_connections`.
+/// Implements `PeerStore::set_connections`.
 pub(super) async fn set_connections(store: &Redis, node: NodeId, held: &[String], closed: &[String]) -> Result<()> {
     for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
         set_connections_batch(store, node, batch, &[]).await?;
@@ -236,7 +287,7 @@ async fn set_connections_batch(store: &Redis, node: NodeId, held: &[String], clo
     Ok(())
 }
 
-/// Implements `Store::refresh_connections`.
+/// Implements `PeerStore::refresh_connections`.
 pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
     let (script, slot): (&Script, u16) = (&script::REFRESH_CONNECTIONS, store.peer_keys.slot);
     for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
@@ -247,7 +298,7 @@ pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[Str
     Ok(())
 }
 
-/// Implements `Store::connection_holder`.
+/// Implements `PeerStore::connection_holder`.
 pub(super) async fn connection_holder(store: &Redis, connection_id: &str) -> Result<Option<NodeId>> {
     let mut cmd = script::CONNECTION_HOLDER.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(connection_id);

@@ -9,7 +9,7 @@ use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_
 /// An hour, in microseconds.
 const HOUR_MICROS: Micros = 3_600_000_000;
 
-/// Implements `Store::add_kind_stats`.
+/// Implements `StatsStore::add_kind_stats`.
 pub(crate) async fn add_kind_stats(store: &Redis, kinds: &[(String, StatCounters)]) -> Result<()> {
     let mut cmd = script::ADD_KIND_STATS.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(KIND_HOURS_MAX).arg(KIND_STATS_MAX).arg(OTHER_KINDS);
@@ -22,7 +22,7 @@ pub(crate) async fn add_kind_stats(store: &Redis, kinds: &[(String, StatCounters
         .map(drop)
 }
 
-/// Implements `Store::kind_stats`.
+/// Implements `StatsStore::kind_stats`.
 pub(crate) async fn kind_stats(store: &Redis, hours: u32) -> Result<Vec<KindStats>> {
     let mut cmd = script::KIND_STATS.call(&store.peer_keys);
     cmd.arg(store.manual_now());

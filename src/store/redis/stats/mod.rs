@@ -2,12 +2,17 @@
 
 pub(crate) mod kinds;
 
+use async_trait::async_trait;
+
 use crate::clock::from_micros;
 use crate::error::Result;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, STAT_NUMBERS, StatCounters};
+use crate::store::{
+    DeadGroup, HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters,
+    StatsStore,
+};
 
 /// Minutes per request.
 const MINUTES_PER_STEP: u32 = 60;
@@ -16,7 +21,26 @@ const ROLLUP_STEPS_MAX: usize = 366 * 24;
 /// Number of concurrent queues.
 const QUEUES_AT_ONCE: usize = 50;
 
-/// Implements `Store::history`.
+#[async_trait]
+impl StatsStore for Redis {
+    async fn history(&self, query: HistoryQuery) -> Result<History> {
+        history(self, &query).await
+    }
+
+    async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
+        queue_totals(self).await
+    }
+
+    async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
+        kinds::add_kind_stats(self, &kinds).await
+    }
+
+    async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
+        kinds::kind_stats(self, hours).await
+    }
+}
+
+/// Implements `StatsStore::history`.
 pub(super) async fn history(store: &Redis, query: &HistoryQuery) -> Result<History> {
     let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
     let mut queues = store.queue_names("history").await?;
@@ -61,7 +85,7 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
     Ok(points)
 }
 
-/// Implements `Store::queue_totals`.
+/// Implements `StatsStore::queue_totals`.
 pub(super) async fn queue_totals(store: &Redis) -> Result<Vec<(String, StatCounters)>> {
     let queues = store.queue_names("queue_totals").await?;
     let mut totals = Vec::with_capacity(queues.len());
@@ -93,7 +117,7 @@ async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
     Ok(StatCounters::from_numbers(&counters))
 }
 
-/// Implements `Store::dead_groups`.
+/// Implements `AdminStore::dead_groups`.
 pub(super) async fn dead_groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
     let mut queues = store.queue_names("dead_groups").await?;
     queues.retain(|name| queue.is_none_or(|only| only == name));

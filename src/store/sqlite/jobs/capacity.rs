@@ -41,7 +41,7 @@ pub(crate) fn queue_capacity(conn: &Connection, queue: i64) -> rusqlite::Result<
     Ok(found.unwrap_or_default())
 }
 
-/// Implements `set_capacity` of the store contract.
+/// Implements `AdminStore::set_capacity`.
 pub(crate) fn set_capacity(tx: &Tx<'_>, name: &str, capacity: Capacity) -> rusqlite::Result<Capacity> {
     let queue = tx.ensure_queue(name)?;
     let old = queue_capacity(tx.conn, queue)?;

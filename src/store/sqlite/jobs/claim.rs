@@ -1,33 +1,65 @@
 //! Claim: takes back, promotes and takes jobs, in one bounded operation.
 
+use std::time::Duration;
+
 use rusqlite::params;
 
-use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::{Fence, HeldJob, Locator};
+use crate::node::NodeId;
 use crate::store::sqlite::cron;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{deferred, failures, job_index, state};
+use crate::store::sqlite::nodes;
+use crate::store::sqlite::nodes::registry::NodeRegistry;
 use crate::store::sqlite::rows::{
     DUE_ATTEMPTS_CRASHES, JOB_COLUMNS, JOB_COLUMNS_LEN, read_integer, read_job, read_u32,
 };
 use crate::store::sqlite::tx::Tx;
-use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK_INDEX};
-use std::time::Duration;
+use crate::store::{CLAIM_MAX, Claim, ClaimReply, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK_INDEX};
 
 /// The result of one claim.
-pub(crate) struct ClaimBatch {
-    pub(crate) jobs: Vec<HeldJob>,
-    pub(crate) now: i64,
-    pub(crate) more: bool,
+struct ClaimBatch {
+    jobs: Vec<HeldJob>,
+    now: i64,
+    more: bool,
     /// Other nodes with free slots should claim too.
-    pub(crate) wake_others: bool,
-    pub(crate) next_due: Option<Duration>,
-    pub(crate) next_tick: Option<Duration>,
+    wake_others: bool,
+    next_due: Option<Duration>,
+    next_tick: Option<Duration>,
+}
+
+/// Implements `JobStore::claim`.
+pub(crate) fn claim(tx: &Tx<'_>, registry: &NodeRegistry, node: NodeId, claim: &Claim) -> rusqlite::Result<ClaimReply> {
+    let node_no = nodes::ensure_node(tx, registry, node)?;
+    let queue = tx.ensure_queue(&claim.queue)?;
+    if claim.resync {
+        return Ok(ClaimReply::new(tx.now, resync(tx, node_no, queue, &claim.queue)?));
+    }
+    let taken_back = match claim.suspect {
+        Some(suspect) => nodes::take_back(tx, registry, suspect, queue)?,
+        None => 0,
+    };
+    let claimed = claim_batch(tx, node_no, queue, claim)?;
+    // Recorded while the write lock is held: a push that this claim did not see will see the node as idle.
+    let has_room = claimed.jobs.len() < claim.max.min(CLAIM_MAX);
+    let idle_rank = registry.set_idle(node, &claim.queue, has_room && !claimed.more);
+    if claimed.wake_others {
+        tx.wake_one(&claim.queue);
+    }
+    Ok(ClaimReply {
+        has_more: claimed.more || taken_back == TAKE_BACK_MAX,
+        next_due: claimed.next_due,
+        next_tick: claimed.next_tick,
+        idle_rank,
+        taken_back,
+        suspect_has_more: taken_back == TAKE_BACK_MAX,
+        ..ClaimReply::new(claimed.now, claimed.jobs)
+    })
 }
 
 /// Takes up to `max` jobs of a queue for a node.
-pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<ClaimBatch> {
+fn claim_batch(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<ClaimBatch> {
     let max = claim.max.min(CLAIM_MAX);
     let mut claimed =
         ClaimBatch { jobs: Vec::new(), now: tx.now, more: false, wake_others: false, next_due: None, next_tick: None };
@@ -49,7 +81,7 @@ pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqli
 }
 
 /// Returns every job that a node holds in a queue, after the reply to a claim was lost.
-pub(crate) fn resync(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<HeldJob>> {
+fn resync(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<HeldJob>> {
     tx.statement(&format!(
         "SELECT {JOB_COLUMNS}, h.job_no, h.priority, h.seq, h.due_at, h.attempts, h.crashes, h.fence
            FROM duly_running h JOIN duly_job j ON j.job_no = h.job_no

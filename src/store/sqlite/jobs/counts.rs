@@ -175,7 +175,7 @@ fn add_to_total(tx: &Tx<'_>, queue: i64, minute: &[u64; STAT_NUMBERS]) -> rusqli
     Ok(())
 }
 
-/// Implements `queue_totals` of the store contract: the finished minutes and the current one.
+/// Implements `StatsStore::queue_totals`: the finished minutes and the current one.
 pub(crate) fn queue_totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
     conn.prepare_cached(
         "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
@@ -224,7 +224,7 @@ pub(crate) fn unpack_counters(bytes: &[u8]) -> [u64; STAT_NUMBERS] {
     out
 }
 
-/// Implements `history` of the store contract.
+/// Implements `StatsStore::history`.
 pub(crate) fn history(conn: &Connection, query: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
     let mut history = History { now: Some(from_micros(now)), ..History::default() };
     let queue = match &query.queue {

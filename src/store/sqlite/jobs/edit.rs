@@ -1,17 +1,42 @@
 //! Changes to jobs that are not running: edits of one job, and bulk changes.
 
+use async_trait::async_trait;
 use rusqlite::params;
 
+use crate::error::Result;
 use crate::job::push::Due;
 use crate::job::{Job, JobId, State};
+use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
+use crate::store::sqlite::jobs::{capacity, job_index, query, state};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JobBody, priority_code, read_checked_job};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{BULK_CHANGE_MAX, ChangeResult, ChangeTarget, JobEdit};
+use crate::store::{AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit};
 
-/// Implements `edit` of the store contract.
+#[async_trait]
+impl AdminStore for Sqlite {
+    async fn edit(&self, id: JobId, change: JobEdit) -> Result<ChangeResult> {
+        self.writer.write("edit", move |tx| edit(tx, id, &change)).await
+    }
+
+    async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
+        let queue = queue.to_owned();
+        self.writer.write("set_capacity", move |tx| capacity::set_capacity(tx, &queue, capacity)).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        let queue = queue.map(str::to_owned);
+        self.query("dead_groups", move |conn| job_index::dead_groups(conn, queue.as_deref())).await
+    }
+
+    async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        let (queue, key) = (queue.to_owned(), key.to_owned());
+        self.query("unique_holder", move |conn| query::unique_holder(conn, &queue, &key)).await
+    }
+}
+
+/// Implements `AdminStore::edit`.
 pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &JobEdit) -> rusqlite::Result<ChangeResult> {
     let Some(job_no) = state::find_job(tx.conn, id)? else {
         return Ok(ChangeResult::NotFound);
@@ -75,12 +100,12 @@ fn set_priority(tx: &Tx<'_>, job_no: i64, position: &JobPosition, priority: i64)
     Ok(())
 }
 
-/// Implements `remove_all` of the store contract.
+/// Implements `JobStore::remove_all`.
 pub(crate) fn remove_all(tx: &Tx<'_>, targets: &[ChangeTarget]) -> rusqlite::Result<Vec<ChangeResult>> {
     change_each(tx, targets, |id| state::remove(tx, id))
 }
 
-/// Implements `reschedule_all` of the store contract.
+/// Implements `JobStore::reschedule_all`.
 pub(crate) fn reschedule_all(tx: &Tx<'_>, targets: &[ChangeTarget], due: Due) -> rusqlite::Result<Vec<ChangeResult>> {
     change_each(tx, targets, |id| state::reschedule(tx, id, due))
 }

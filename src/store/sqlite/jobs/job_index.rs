@@ -202,7 +202,7 @@ fn add_to_group(tx: &Tx<'_>, queue: i64, kind: &str, error: &str, ended: Micros)
     Ok((group_no, id))
 }
 
-/// Implements `dead_groups` of the store contract.
+/// Implements `AdminStore::dead_groups`.
 pub(crate) fn dead_groups(conn: &Connection, queue: Option<&str>) -> rusqlite::Result<Vec<DeadGroup>> {
     conn.prepare_cached(
         "SELECT g.id, q.name, g.kind, g.error, g.count, g.oldest_at, g.newest_at

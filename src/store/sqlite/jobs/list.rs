@@ -9,7 +9,6 @@ use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::filter::Matcher;
 use crate::job::{Job, JobRecord, State};
-use crate::store::sqlite::errors;
 use crate::store::sqlite::jobs::failures;
 use crate::store::sqlite::jobs::job_index;
 use crate::store::sqlite::jobs::query::{find_queue, read_record};
@@ -17,7 +16,10 @@ use crate::store::sqlite::jobs::state::{STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::rows::{
     JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, priority_code, read_integer, read_job, read_text,
 };
-use crate::store::{Filter, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX};
+use crate::store::sqlite::{Sqlite, errors};
+use crate::store::{
+    Filter, JobPage, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX, LIST_EXAMINED_MAX, PAGE_BYTES_MAX, PAGE_SIZE, PAGE_SIZE_MAX,
+};
 
 /// The order in which states are listed.
 const STATE_ORDER: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
@@ -64,8 +66,28 @@ pub(crate) struct RowScanResult {
 /// A row: the job, its number and its keys.
 type ScannedRow = (Job, i64, (i64, i64));
 
+/// Implements `JobStore::list`.
+pub(crate) async fn list(store: &Sqlite, filter: &Filter) -> Result<JobPage> {
+    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let mut from = filter.cursor.as_deref().map(RowCursor::parse).transpose()?;
+    let (mut page, mut bytes, now) = (JobPage::default(), 0, store.clock.now_micros());
+    loop {
+        let (filter, room) = (filter.clone(), limit - page.jobs.len());
+        let batch = store.read("list", move |conn| scan(conn, &filter, from, room, now)).await?;
+        bytes += batch.jobs.iter().map(record_bytes).sum::<usize>();
+        page.jobs.extend(batch.jobs);
+        page.scanned += batch.scanned as u64;
+        from = batch.next;
+        let is_full = page.jobs.len() >= limit || bytes >= PAGE_BYTES_MAX;
+        if from.is_none() || is_full || page.scanned >= LIST_EXAMINED_MAX as u64 {
+            page.next_cursor = from.map(|from| from.to_text());
+            return Ok(page);
+        }
+    }
+}
+
 /// Reads a bounded number of rows and returns at most `limit` jobs.
-pub(crate) fn scan(
+fn scan(
     conn: &Connection,
     filter: &Filter,
     from: Option<RowCursor>,
@@ -277,7 +299,7 @@ impl RowScan<'_> {
 }
 
 /// Returns the size of the parts of a record that can be large.
-pub(crate) fn record_bytes(record: &JobRecord) -> usize {
+fn record_bytes(record: &JobRecord) -> usize {
     let log: usize = record.log.iter().map(|line| line.line.len()).sum();
     let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
     record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)

@@ -14,3 +14,124 @@ pub(crate) mod push_in;
 pub(crate) mod query;
 pub(crate) mod settle;
 pub(crate) mod state;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::params;
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, PushResult};
+use crate::job::{JobId, JobRecord};
+use crate::node::{Node, NodeId};
+use crate::store::sqlite::maintenance::upkeep;
+use crate::store::sqlite::nodes::listener;
+use crate::store::sqlite::{Sqlite, nodes};
+use crate::store::{
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, HeartbeatReply, JobPage, JobStore, PRUNE_MAX,
+    QueueCounts, Wake,
+};
+
+#[async_trait]
+impl JobStore for Sqlite {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
+        self.writer.write("push", move |tx| push::push(tx, &jobs)).await?.map_err(Error::from)
+    }
+
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
+        let registry = self.registry.clone();
+        self.writer.write("claim", move |tx| claim::claim(tx, &registry, node, &claim)).await
+    }
+
+    async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
+        let registry = self.registry.clone();
+        self.writer
+            .write("settle", move |tx| settle::settle(tx, nodes::ensure_node(tx, &registry, node)?, node, &ends))
+            .await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
+        self.query("get", move |conn| query::get(conn, id)).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<JobPage> {
+        list::list(self, &filter).await
+    }
+
+    async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let queue = queue.to_owned();
+        self.query("completed_among", move |conn| query::completed_among(conn, &queue, &ids)).await
+    }
+
+    async fn remove(&self, id: JobId) -> Result<ChangeResult> {
+        self.writer.write("remove", move |tx| state::remove(tx, id)).await
+    }
+
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
+        self.writer.write("reschedule", move |tx| state::reschedule(tx, id, due)).await
+    }
+
+    async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
+        self.writer.write("remove_all", move |tx| edit::remove_all(tx, &targets)).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
+        self.writer.write("reschedule_all", move |tx| edit::reschedule_all(tx, &targets, due)).await
+    }
+
+    async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        self.query("counts", query::counts).await
+    }
+
+    async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
+        let name = queue.to_owned();
+        self.writer
+            .write("set_paused", move |tx| {
+                let queue = tx.ensure_queue(&name)?;
+                let changed = tx
+                    .statement("UPDATE duly_queue SET paused = ?2 WHERE queue_no = ?1 AND paused <> ?2")?
+                    .execute(params![queue, paused])?;
+                if !paused {
+                    tx.wake_one(&name);
+                }
+                Ok(changed > 0)
+            })
+            .await
+    }
+
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
+        let (name, remember) = (queue.to_owned(), self.removed_id_retention);
+        let gone = self
+            .writer
+            .write("prune", move |tx| {
+                tx.rotate_removed_ids(remember)?;
+                match tx.find_queue(&name)? {
+                    Some(queue) => settle::prune(tx, queue, done_max, PRUNE_MAX),
+                    None => Ok(0),
+                }
+            })
+            .await?;
+        if self.path.is_some() && gone < PRUNE_MAX {
+            self.writer.run_outside_transaction("prune", upkeep::shrink).await?;
+        }
+        Ok(gone)
+    }
+
+    async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
+        nodes::heartbeat(self, node).await
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<()> {
+        nodes::leave(self, node).await
+    }
+
+    async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        listener::subscribe_wakes(&self.registry, node).map_err(|e| Error::store("subscribe_wakes", e.to_string()))
+    }
+
+    async fn accept_deliveries(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {
+        // A push wakes the node, and its claim costs little here.
+        Ok(())
+    }
+}

@@ -1,16 +1,30 @@
 //! Progress, log lines and results of attempts.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{from_micros, to_micros};
+use crate::error::Result;
 use crate::job::{JobId, JobProgress, JobRecord, LogLine};
+use crate::node::NodeId;
 use crate::store::sqlite::rows::{RawText, read_integer, read_text, read_u32};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{LOG_LINES_MAX, ProgressUpdate};
+use crate::store::sqlite::{Sqlite, nodes};
+use crate::store::{LOG_LINES_MAX, ProgressStore, ProgressUpdate};
 
 const INSERT_LOG_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
 
-/// Implements `record_progress` of the store contract.
+#[async_trait]
+impl ProgressStore for Sqlite {
+    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        let registry = self.registry.clone();
+        self.writer
+            .write("record_progress", move |tx| record_progress(tx, nodes::ensure_node(tx, &registry, node)?, &updates))
+            .await
+    }
+}
+
+/// Implements `ProgressStore::record_progress`.
 pub(crate) fn record_progress(tx: &Tx<'_>, node: i64, updates: &[ProgressUpdate]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for update in updates {

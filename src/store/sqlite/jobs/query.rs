@@ -16,7 +16,7 @@ use crate::store::sqlite::rows::{
 };
 use crate::store::{COMPLETION_CHECK_MAX, HeartbeatReply, QueueCounts, TransferMark};
 
-/// Implements `get` of the store contract.
+/// Implements `JobStore::get`.
 pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let Some(job_no) = state::find_job(conn, id)? else {
         return Ok(None);
@@ -73,7 +73,7 @@ pub(crate) fn find_queue(conn: &Connection, name: &str) -> rusqlite::Result<Opti
         .optional()
 }
 
-/// Implements `counts` of the store contract.
+/// Implements `JobStore::counts`.
 pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.transfer_mark, q.capacity_jobs, q.capacity_bytes,
@@ -109,7 +109,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     .collect()
 }
 
-/// Implements `completed_among` of the store contract.
+/// Implements `JobStore::completed_among`.
 pub(crate) fn completed_among(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
     let mut unfinished = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.queue_no = j.queue_no
@@ -124,7 +124,7 @@ pub(crate) fn completed_among(conn: &Connection, queue: &str, ids: &[JobId]) -> 
     Ok(ended)
 }
 
-/// Implements `unique_holder` of the store contract.
+/// Implements `AdminStore::unique_holder`.
 pub(crate) fn unique_holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
     conn.prepare_cached(
         "SELECT j.id FROM duly_unique_key u JOIN duly_queue q ON q.queue_no = u.queue_no
@@ -159,7 +159,7 @@ pub(crate) fn heartbeat_reply(
     Ok(reply)
 }
 
-/// Implements `nodes` of the store contract.
+/// Implements `PeerStore::nodes`.
 pub(crate) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
         "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no

@@ -252,7 +252,7 @@ pub(crate) fn free_unique_key(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: 
     Ok(())
 }
 
-/// Implements `remove` of the store contract.
+/// Implements `JobStore::remove`.
 pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<ChangeResult> {
     let Some(job_no) = find_job(tx.conn, id)? else {
         return Ok(ChangeResult::NotFound);
@@ -274,7 +274,7 @@ pub(crate) fn is_queue_moving(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<bool
     Ok(transfer::read_transfer_mark(tx, queue)?.is_some())
 }
 
-/// Implements `reschedule` of the store contract.
+/// Implements `JobStore::reschedule`.
 pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<ChangeResult> {
     let Some(job_no) = find_job(tx.conn, id)? else {
         return Ok(ChangeResult::NotFound);

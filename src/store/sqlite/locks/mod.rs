@@ -6,16 +6,21 @@ pub(crate) mod waiters;
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::node::NodeId;
+use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
 use crate::store::sqlite::nodes::wake::LockTurnNotice;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest};
+use crate::store::{
+    LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest,
+    LockStore,
+};
 
 /// Expired holds of other names that each acquisition deletes: more than it adds.
 const EXPIRED_DELETE_MAX: usize = 2;
@@ -33,6 +38,55 @@ pub(super) struct LockHolds {
     pub(super) active: Vec<HoldRow>,
     /// Slots of holds that have ended.
     expired_slots: Vec<u32>,
+}
+
+#[async_trait]
+impl LockStore for Sqlite {
+    async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
+        let to_error =
+            |e: std::io::Error| Error::store("lock", format!("cannot take a slot in the node registry: {e}"));
+        self.registry.ensure_announced(request.node, request.lease).map_err(to_error)?;
+        let (registry, request) = (self.registry.clone(), request.clone());
+        self.writer.write("lock", move |tx| lock(tx, &LivenessSnapshot::new(&registry), &request)).await
+    }
+
+    async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
+        if requests.len() > LOCK_EXTENDS_MAX {
+            return Err(Error::invalid("locks", format!("must not be more than {LOCK_EXTENDS_MAX} at a time")));
+        }
+        let (registry, requests) = (self.registry.clone(), requests.to_vec());
+        let extend = move |tx: &Tx<'_>| {
+            let liveness = LivenessSnapshot::new(&registry);
+            requests.iter().map(|request| extend_lock(tx, &liveness, request)).collect()
+        };
+        self.writer.write("extend_locks", extend).await
+    }
+
+    async fn unlock(&self, request: &LockRequest) -> Result<bool> {
+        let (registry, name, owner) = (self.registry.clone(), request.name.clone(), request.owner);
+        self.writer.write("unlock", move |tx| unlock(tx, &LivenessSnapshot::new(&registry), &name, owner)).await
+    }
+
+    async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
+        let (registry, name, owner) = (self.registry.clone(), request.name.clone(), request.owner);
+        self.writer
+            .write("cancel_wait", move |tx| cancel_wait(tx, &LivenessSnapshot::new(&registry), &name, owner))
+            .await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        let (registry, clock) = (self.registry.clone(), self.clock.clone());
+        let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
+        let read = move |conn: &Connection| {
+            locks(conn, &LivenessSnapshot::new(&registry), clock.now_micros(), name.as_deref(), cursor.as_deref())
+        };
+        self.read("locks", read).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        let (registry, name) = (self.registry.clone(), name.to_owned());
+        self.writer.write("break_lock", move |tx| break_lock(tx, &LivenessSnapshot::new(&registry), &name)).await
+    }
 }
 
 /// Returns whether a hold has ended. A hold that starts in the future is from before the last start of the machine.
@@ -82,7 +136,7 @@ fn delete_expired(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> r
     Ok((living.active, !living.expired_slots.is_empty()))
 }
 
-/// Implements `lock` of the store contract.
+/// Implements `LockStore::lock`.
 pub(super) fn lock(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, request: &LockRequest) -> rusqlite::Result<LockReply> {
     let (holds, ended) = delete_expired(tx, liveness, &request.name)?;
     if let Some(own) = holds.iter().find(|hold| hold.owner == request.owner) {
@@ -176,7 +230,7 @@ pub(super) fn extend_lock(
     Ok(extended > 0)
 }
 
-/// Implements `unlock` of the store contract.
+/// Implements `LockStore::unlock`.
 pub(super) fn unlock(
     tx: &Tx<'_>,
     liveness: &LivenessSnapshot<'_>,
@@ -192,7 +246,7 @@ pub(super) fn unlock(
     Ok(held > 0)
 }
 
-/// Implements `cancel_wait` of the store contract.
+/// Implements `LockStore::cancel_wait`.
 pub(super) fn cancel_wait(
     tx: &Tx<'_>,
     liveness: &LivenessSnapshot<'_>,
@@ -203,7 +257,7 @@ pub(super) fn cancel_wait(
     notify_next_waiters(tx, liveness, name)
 }
 
-/// Implements `break_lock` of the store contract.
+/// Implements `LockStore::break_lock`.
 pub(super) fn break_lock(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
     let (holds, _) = delete_expired(tx, liveness, name)?;
     let broken = tx
@@ -237,7 +291,7 @@ pub(super) fn delete_before_boot(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>) -
     Ok(())
 }
 
-/// Implements `locks` of the store contract. The cursor is slot and name of the last hold that was read.
+/// Implements `LockStore::locks`. The cursor is slot and name of the last hold that was read.
 pub(super) fn locks(
     conn: &Connection,
     liveness: &LivenessSnapshot<'_>,

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::{Error, Result};
 use crate::store::sqlite::{Sqlite, errors, file};
 
-/// Implements `backup` of the store contract. One statement reads one snapshot, so it does not block writers and sees
+/// Implements `SnapshotStore::backup`. One statement reads one snapshot, so it does not block writers and sees
 /// no partial transaction.
 pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
     let to = to.to_str().ok_or_else(|| Error::invalid("file", "name must be UTF-8"))?.to_owned();

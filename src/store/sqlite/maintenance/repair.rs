@@ -12,7 +12,7 @@ use crate::store::sqlite::maintenance::verify::{POSITIONS_CTE, UNFINISHED_CTE};
 use crate::store::sqlite::rows::RawText;
 use crate::store::sqlite::tx::Tx;
 
-/// Implements `repair` of the store contract.
+/// Implements `MaintenanceStore::repair`.
 pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
     let missing = store.writer.run_outside_transaction("repair", verify::missing_columns).await?;
     if let Some(what) = missing.first() {

@@ -198,7 +198,7 @@ const INVARIANT_QUERIES: &[InvariantQuery] = &[
     ),
 ];
 
-/// Implements `verify` of the store contract, on a connection of its own, so that no heartbeat waits for it.
+/// Implements `MaintenanceStore::verify`, on a connection of its own, so that no heartbeat waits for it.
 pub(crate) async fn verify(store: &Sqlite) -> Result<VerifyReport> {
     let Some(path) = store.path.clone() else {
         return store.writer.run_outside_transaction("verify", verify_snapshot).await;

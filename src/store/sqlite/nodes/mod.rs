@@ -9,12 +9,72 @@ pub(crate) mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod wake;
 
+use std::sync::atomic::Ordering;
+
 use rusqlite::{OptionalExtension, params};
 
-use crate::node::{NodeId, NodeRecord};
-use crate::store::sqlite::jobs::claim;
+use crate::error::{Error, Result};
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::store::HeartbeatReply;
+use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::jobs::{claim, query};
+use crate::store::sqlite::maintenance::upkeep;
 use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
 use crate::store::sqlite::tx::Tx;
+
+/// Implements `JobStore::heartbeat`.
+pub(super) async fn heartbeat(store: &Sqlite, node: &Node) -> Result<HeartbeatReply> {
+    let to_error = |e: std::io::Error| Error::store("heartbeat", e.to_string());
+    if !store.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)? {
+        join_worker(store, node).await?;
+        store.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)?;
+    }
+    let (id, registry) = (node.id, store.registry.clone());
+    let reply = store.query("heartbeat", move |conn| query::heartbeat_reply(conn, &registry, id)).await?;
+    // A claim costs little here, so all queues are listed without checking for jobs.
+    Ok(HeartbeatReply { queues_to_check: node.queues.clone(), ..reply })
+}
+
+/// Takes a slot in the registry for a new node, and registers the node in the database.
+async fn join_worker(store: &Sqlite, node: &Node) -> Result<()> {
+    let slot = store
+        .registry
+        .join(node.id, node.lease)
+        .map_err(|e| Error::store("heartbeat", format!("cannot take a slot in the node registry: {e}")))?;
+    let (id, queues) = (node.id, node.queues.join(" "));
+    let profile = serde_json::to_string(&node.profile).ok();
+    let registry = store.registry.clone();
+    let registered = store.writer.write("heartbeat", move |tx| {
+        delete_dead_nodes(tx, &registry)?;
+        register_node(tx, id, slot, &queues, profile.as_deref()).map(drop)
+    });
+    if let Err(error) = registered.await {
+        // The database does not know the node, so its slot is released. The next heartbeat joins again.
+        let _ = store.registry.leave(id);
+        return Err(error);
+    }
+    let roomy = store.path.as_deref().is_some_and(upkeep::has_disk_room);
+    if roomy && !store.wal_grown.swap(true, Ordering::Relaxed) {
+        // Only makes commits cheaper, so a failure is not an error.
+        if let Err(error) = store.writer.run_outside_transaction("heartbeat", upkeep::grow_wal).await {
+            tracing::warn!(%error, "the WAL could not be grown");
+        }
+    }
+    Ok(())
+}
+
+/// Implements `JobStore::leave`.
+pub(super) async fn leave(store: &Sqlite, node: NodeId) -> Result<()> {
+    store.registry.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
+    let leave = move |tx: &Tx<'_>| {
+        tx.statement(
+            "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS
+               (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
+        )?
+        .execute([node.as_bytes()])
+    };
+    store.writer.write("leave", leave).await.map(drop)
+}
 
 /// Takes back the jobs of the suspect in this queue, if its lease is lost.
 pub(super) fn take_back(tx: &Tx<'_>, registry: &NodeRegistry, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {

@@ -8,11 +8,15 @@ pub(crate) mod messages;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use async_trait::async_trait;
+use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::node::{NodeId, NodeRecord};
+use crate::store::sqlite::jobs::query;
+use crate::store::sqlite::locks::waiters;
 use crate::store::sqlite::nodes::datagram;
 use crate::store::sqlite::nodes::datagram::Datagram;
 use crate::store::sqlite::nodes::listener;
@@ -21,7 +25,12 @@ use crate::store::sqlite::nodes::registry::{NODES_MAX, NodeRegistry};
 use crate::store::sqlite::nodes::subscriptions::NOTIFICATIONS_MAX;
 use crate::store::sqlite::peers::bus::MessageBus;
 use crate::store::sqlite::peers::messages::{BusMessage, MessageReader};
-use crate::store::{CONNECTIONS_BATCH_MAX, Notification, PeerInfo, Recipient};
+use crate::store::sqlite::tx::Tx;
+use crate::store::sqlite::{Sqlite, locks, nodes};
+use crate::store::{
+    AnnounceReply, COMPLETION_QUEUES_MAX, CONNECTIONS_BATCH_MAX, CompletionStore, Notification, PeerInfo, PeerStore,
+    Recipient,
+};
 use crate::sync::LockExt;
 
 /// The channel of a node, and whether it receives broadcasts.
@@ -213,5 +222,95 @@ impl SqlitePeers {
 
     fn pending_subscriptions(&self) -> MutexGuard<'_, HashMap<NodeId, PendingSubscription>> {
         self.pending_subscriptions.lock_unpoisoned()
+    }
+}
+
+#[async_trait]
+impl PeerStore for Sqlite {
+    async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        if self.peers.announce(peer, self.clock.now_micros()).await? {
+            let registry = self.registry.clone();
+            let sweep = move |tx: &Tx<'_>| {
+                let liveness = LivenessSnapshot::new(&registry);
+                locks::delete_before_boot(tx, &liveness).and_then(|()| waiters::delete_dead_waiters(tx, &liveness))
+            };
+            self.writer.write("announce", sweep).await?;
+        }
+        if peer.waited_locks.is_empty() && peer.waiters.is_empty() {
+            return Ok(AnnounceReply::default());
+        }
+        let (registry, peer) = (self.registry.clone(), peer.clone());
+        let read = move |conn: &Connection| {
+            let lost_waits = waiters::find_lost_waiters(conn, &peer)?;
+            Ok((lost_waits, waiters::lock_turns(conn, &LivenessSnapshot::new(&registry), &peer)?))
+        };
+        let (lost_waits, (turns, stale)) = self.query("announce", read).await?;
+        if !stale.is_empty() {
+            let registry = self.registry.clone();
+            let pass_on = move |tx: &Tx<'_>| {
+                let liveness = LivenessSnapshot::new(&registry);
+                stale.iter().try_for_each(|name| locks::notify_next_waiters(tx, &liveness, name))
+            };
+            self.writer.write("announce", pass_on).await?;
+        }
+        Ok(AnnounceReply { turns, lost_waits })
+    }
+
+    async fn withdraw(&self, node: NodeId) -> Result<()> {
+        let registry = self.registry.clone();
+        // Must run before the slot is released: a node without a slot is dead, and any node could take its locks.
+        let withdraw = move |tx: &Tx<'_>| {
+            locks::detach_from_node(tx, node)
+                .and_then(|()| waiters::withdraw(tx, &LivenessSnapshot::new(&registry), node))
+        };
+        self.writer.write("withdraw", withdraw).await?;
+        self.peers.withdraw(node).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        let registry = self.registry.clone();
+        let workers = self.query("nodes", move |conn| query::nodes(conn, &registry)).await?;
+        let peers = self.peers.find_peers("nodes").await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot list peers");
+            Vec::new()
+        });
+        Ok(nodes::merge_peers(workers, peers))
+    }
+
+    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
+        self.peers.subscribe_messages(node, all)
+    }
+
+    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
+        self.peers.send(to, message).await
+    }
+
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        self.peers.set_connections(node, held, gone).await
+    }
+
+    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.peers.refresh_connections(node, held).await
+    }
+
+    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
+        self.peers.connection_holder(connection).await
+    }
+
+    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
+        self.peers.peers_with_method(method).await
+    }
+}
+
+#[async_trait]
+impl CompletionStore for Sqlite {
+    async fn watch_completions(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        if queues.len() > COMPLETION_QUEUES_MAX {
+            return Err(Error::invalid(
+                "queues",
+                format!("must not be more than {COMPLETION_QUEUES_MAX} to watch for completions"),
+            ));
+        }
+        self.registry.watch_completions(node, queues).map_err(|e| Error::store("watch_completions", e.to_string()))
     }
 }

@@ -1,0 +1,14 @@
+//! Backups by a store that can copy itself.
+
+use std::path::Path;
+
+use super::capability;
+use crate::error::Result;
+
+capability! {
+    /// Copies itself as of one point in time.
+    pub trait SnapshotStore(snapshot: "backups") {
+        /// Writes a consistent snapshot of everything to a new SQLite file.
+        async fn backup(&self, to: &Path) -> Result<()>;
+    }
+}
