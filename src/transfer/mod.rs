@@ -203,6 +203,7 @@ impl TransferRun {
             queues: queues.iter().map(|count| count.queue.clone()).collect(),
             profile: crate::node::NodeProfile::default(),
         };
+        self.stores.target.check_transfer_support()?;
         self.check_distinct_stores(&node).await?;
         for count in &queues {
             let other = target_counts.iter().find(|other| other.queue == count.queue);
@@ -245,11 +246,9 @@ impl TransferRun {
             return Ok(());
         }
         let same = || Err(Error::invalid("to", "is the store that the jobs are in already"));
-        // Both are asked: a store that cannot take part in a transfer returns an error before anything is changed.
-        let source_keyspace = self.stores.source.shared_keyspace().await?;
-        let target_keyspace = self.stores.target.shared_keyspace().await?;
-        self.stores.is_source_foreign = source_keyspace.is_some();
-        if source_keyspace.is_some() && source_keyspace == target_keyspace {
+        let keyspace = self.stores.source.shared_keyspace().await?;
+        self.stores.is_source_foreign = keyspace.is_some();
+        if keyspace.is_some() && keyspace == self.stores.target.shared_keyspace().await? {
             return same();
         }
         self.stores.source.heartbeat(node).await?;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
+use crate::store::contract;
 use crate::store::{
     AdminStore, Capabilities, Capacity, Claim, ClaimReply, CronPage, CronRecord, CronStore, Filter, HeartbeatReply,
     JobPage, JobStore, PeerStore, PutCron, PutCronResult, QueueCounts, Store, TransferBatch, TransferBatchResult,
@@ -58,6 +59,14 @@ impl RetryingStore {
 
     pub(crate) fn capabilities(&self) -> Capabilities<'_> {
         self.store.capabilities()
+    }
+
+    /// Returns an error if this store cannot take part in a transfer.
+    pub(crate) fn check_transfer_support(&self) -> Result<()> {
+        match self.store.capabilities().transfer {
+            Some(_) => Ok(()),
+            None => Err(contract::unsupported(&*self.store, contract::transfer::CAPABILITY)),
+        }
     }
 
     pub(crate) async fn counts(&self) -> Result<Vec<QueueCounts>> {

@@ -337,6 +337,30 @@ async fn push_with_unsupported_fields_is_rejected() {
     assert_eq!(server.send_command(&["EXISTS", "queue:mail"]).text(), "0");
 }
 
+/// Fails before anything is changed, in both directions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_capability_is_refused_with_advice() {
+    let server = server();
+    let (duly, other) = (open(&server).await, Duly::open(":memory:").await.expect("opens"));
+    for (store, args) in [(&duly, "[]"), (&other, "{}")] {
+        store.push(Push::new("send", args).queue("mail")).await.expect("pushed");
+    }
+    for transfer in [duly.transfer_to(&other), other.transfer_to(&duly)] {
+        let error = transfer.run().await.expect_err("refused");
+        assert_eq!(error.code(), "unsupported");
+        assert_eq!(
+            error.to_string(),
+            "Redis in Action stores do not support moving queues; other programs keep pushing to them; let a worker drain them"
+        );
+    }
+    for store in [&duly, &other] {
+        let counts = store.counts().await.expect("succeeds");
+        assert!(counts[0].moving.is_none() && counts[0].ready == 1, "{counts:?}");
+    }
+    let error = duly.crons().await.expect_err("refused").to_string();
+    assert_eq!(error, "Redis in Action stores do not support cron rules; use a SQLite file, Redis or Valkey");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     let server = server();

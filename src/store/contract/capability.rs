@@ -85,6 +85,32 @@ impl TracedCall {
 }
 
 /// Returns the error of a call to a capability that the store lacks.
-pub(super) fn unsupported(store: &dyn super::Store, capability: &'static str) -> Error {
+pub(crate) fn unsupported(store: &dyn super::Store, capability: &'static str) -> Error {
     Error::Unsupported { store: store.name(), capability, advice: store.advice(capability) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Duly;
+    use crate::store::faulty::{FaultyStore, InjectedFault};
+    use crate::store::{HealthStore, JobStore, ScanStore, Store};
+
+    #[tokio::test]
+    async fn missing_capability_is_refused_by_name() {
+        let store = Duly::open(":memory:").await.expect("opens").store();
+        let error = store.scan("default", None).await.expect_err("a file copies itself");
+        assert_eq!(error.code(), "unsupported");
+        assert_eq!(error.to_string(), "SQLite stores do not support backups; use a SQLite file, Redis or Valkey");
+    }
+
+    #[tokio::test]
+    async fn faulty_store_has_the_capabilities_of_the_inner_one() {
+        let faulty = FaultyStore::new(Duly::open(":memory:").await.expect("opens").store());
+        let capabilities = faulty.capabilities();
+        assert!(capabilities.jobs.is_some() && capabilities.snapshot.is_some() && capabilities.scan.is_none());
+        faulty.inject("counts", InjectedFault::Refuse, 1);
+        assert_eq!(faulty.counts().await.expect_err("refused").code(), "store");
+        assert!(faulty.counts().await.is_ok() && faulty.health().await.is_ok());
+        assert_eq!((faulty.call_count("counts"), faulty.call_count("health")), (2, 1));
+    }
 }

@@ -48,6 +48,7 @@ use std::time::SystemTime;
 pub use self::access::AccessStore;
 pub use self::admin::AdminStore;
 use self::capability::capability;
+pub(crate) use self::capability::unsupported;
 pub use self::completions::CompletionStore;
 pub use self::cron::CronStore;
 pub use self::health::HealthStore;

@@ -1,6 +1,5 @@
 //! Backups: complete, never overwriting a file, and usable as a store.
 
-use duly::store::JobStore;
 use duly::{Ctx, Duly, Push, State};
 
 use crate::verify::{populate, states};
@@ -49,6 +48,7 @@ async fn server_backup_is_complete() {
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
 async fn server_backup_keeps_order_and_pauses() {
+    use duly::store::JobStore;
     let url = format!("{}?prefix={}", test_support::servers::redis().url(), duly::JobId::fresh());
     let duly = Duly::open(url).await.expect("opens");
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
