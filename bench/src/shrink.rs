@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use duly::store::JobStore;
 
 use crate::config::{BenchConfig, Noop, noop, open_store, push_jobs};
 use crate::report::{ReportLine, Unit};
