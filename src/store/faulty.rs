@@ -8,9 +8,6 @@ use std::time::{Duration, SystemTime};
 use super::contract::sealed::Sealed;
 use super::{Capabilities, Store};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
-use crate::node::{Node, NodeId, NodeRecord};
 use crate::sync::LockExt;
 
 /// The kind of failure.

@@ -156,7 +156,7 @@ mod tests {
     use crate::client::Duly;
     use crate::job::push::Push;
     use crate::node::Node;
-    use crate::store::Claim;
+    use crate::store::{Claim, JobStore};
 
     /// Returns a claimed job.
     async fn claim_job() -> HeldJob {

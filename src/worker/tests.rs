@@ -216,6 +216,7 @@ async fn log_lines_are_kept_once_when_outcome_is_sent_twice() {
 #[tokio::test]
 async fn loop_continues_while_a_handler_blocks_the_only_thread() {
     const TURNS: usize = 5;
+    const BLOCKED_MAX: Duration = Duration::from_secs(20);
     let duly = Duly::open(":memory:?lease=1s").await.expect("opens");
     let (turns, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let (seen, stopped) = (turns.clone(), stop.clone());
@@ -230,7 +231,7 @@ async fn loop_continues_while_a_handler_blocks_the_only_thread() {
         })
         .on_kind("block", move |_| {
             let (before, begun) = (seen.load(Ordering::SeqCst), std::time::Instant::now());
-            while seen.load(Ordering::SeqCst) < before + TURNS && begun.elapsed() < TEST_TIMEOUT {
+            while seen.load(Ordering::SeqCst) < before + TURNS && begun.elapsed() < BLOCKED_MAX {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let turned = seen.load(Ordering::SeqCst) - before;
