@@ -15,7 +15,7 @@ fn is_refused(response: &Response, status: u16, code: &str) {
 #[tokio::test]
 async fn public_address_requires_a_token() {
     let duly = Duly::open(":memory:").await.expect("opens");
-    let refused = Server::new(duly.clone()).listen(([0, 0, 0, 0], 0).into()).await.err().expect("refused");
+    let refused = Server::new(duly.clone()).listen(([0, 0, 0, 0], 0).into()).await.expect_err("refused");
     assert!(refused.to_string().contains("duly token create"), "{refused}");
     duly.create_token("ada", Role::Viewer, None).await.expect("made");
     Server::new(duly).listen(([0, 0, 0, 0], 0).into()).await.expect("with one it listens");
