@@ -106,7 +106,7 @@ pub enum Error {
         store: &'static str,
         /// The capability that it lacks.
         capability: &'static str,
-        /// What to do instead.
+        /// The alternative.
         advice: &'static str,
     },
 }

@@ -6,7 +6,7 @@ use crate::job::JobId;
 use crate::store::*;
 
 capability! {
-    /// Edits jobs, limits queues, and answers questions about errors and unique keys.
+    /// Edits jobs, limits queues, groups dead jobs and finds the holders of unique keys.
     pub trait AdminStore(admin: "job edits, queue capacities, groups of dead jobs and lookups of unique keys") {
         /// Changes a job, unless it is running or its queue is moving.
         async fn edit(&self, id: JobId, change: JobEdit) -> Result<ChangeResult>;

@@ -1,4 +1,4 @@
-//! The macro around each trait of the contract, and what every call through `dyn Store` has in common.
+//! The macro around each trait of the contract: it finds the capability, traces the call and measures it.
 
 use tokio::time::Instant;
 

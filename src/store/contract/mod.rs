@@ -62,7 +62,7 @@ pub use self::snapshot::SnapshotStore;
 pub use self::stats::StatsStore;
 pub use self::transfer::TransferStore;
 
-/// Advice for a user who needs a capability that a store lacks.
+/// The usual advice for a user who needs a capability that a store lacks.
 pub(crate) const USE_FULL_STORE: &str = "use a SQLite file, Redis or Valkey";
 
 pub(crate) mod sealed {
@@ -77,10 +77,10 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Returns the name of this type of store, for messages.
     fn name(&self) -> &'static str;
 
-    /// Returns what this store can do.
+    /// Returns the capabilities of this store.
     fn capabilities(&self) -> Capabilities<'_>;
 
-    /// Returns what a user should do who needs a capability that this store lacks.
+    /// Returns the advice for a user who needs a capability that this store lacks.
     fn advice(&self, capability: &str) -> &'static str;
 
     /// Returns the runtime that receives this store's notifications, if it has one that handlers cannot block.

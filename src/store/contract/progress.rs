@@ -7,7 +7,7 @@ use crate::node::NodeId;
 use crate::store::*;
 
 capability! {
-    /// Keeps what running attempts report.
+    /// Keeps the reports of running attempts.
     pub trait ProgressStore(progress: "progress and log lines") {
         /// Records progress and log lines of running attempts, at most [`PROGRESS_UPDATES_MAX`] updates.
         /// Returns the jobs that the node no longer holds; nothing is recorded for those.

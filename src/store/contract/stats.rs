@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::store::*;
 
 capability! {
-    /// Counts what happens to jobs.
+    /// Counts pushes, attempts and outcomes.
     pub trait StatsStore(stats: "statistics") {
         /// Returns the statistics of the last minutes. Each operation counts its own effects atomically.
         /// They are kept for [`HISTORY_MINUTES_MAX`] minutes.
