@@ -105,7 +105,7 @@ impl Heartbeats {
                 () = self.stop.cancelled() => return,
             }
             let last_turn = self.status.last_turn.load(Ordering::Relaxed);
-            let has_waited = |at: Instant| at.elapsed() >= self.node.heartbeat_interval() / 2;
+            let has_waited = |at: Instant| clock::monotonic_now() - at >= self.node.heartbeat_interval() / 2;
             if last_reply.is_some_and(|(at, turn)| turn == last_turn && has_waited(at)) {
                 self.drive_loop(&mut rescue);
             }

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Context;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::clock;
 use crate::job::{HeldJob, JobId, Outcome};
 use crate::peers::RunningJob;
 use crate::store::{AttemptEnd, AttemptTiming};
+use crate::sync::LockExt;
 use crate::worker::attempt::{Attempt, AttemptResult, CANCELLED_ERROR, CRASH_SUSPECT_MIN};
 use crate::worker::handler::{AttemptState, Handlers};
 use crate::worker::outcomes::{ClaimKey, UnsettledOutcome, claim_key};
@@ -70,7 +71,7 @@ type QueuedResult = (usize, u64, AttemptResult);
 
 impl ResultQueue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedResult>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+        self.results.lock_unpoisoned()
     }
 
     fn push(&self, result: QueuedResult) {

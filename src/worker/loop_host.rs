@@ -14,12 +14,13 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
 use crate::error::Result;
+use crate::sync::LockExt;
 use crate::worker::event::RunSummary;
 
 type LoopFuture = Pin<Box<dyn Future<Output = Result<RunSummary>> + Send>>;
@@ -98,7 +99,7 @@ impl LoopHost {
     }
 
     fn lock(&self) -> MutexGuard<'_, HostState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_unpoisoned()
     }
 }
 

@@ -62,6 +62,7 @@ use crate::error::{Error, Result};
 use crate::job::args::Args;
 use crate::job::push::{DEFAULT_QUEUE, check_name};
 use crate::job::retry::Retry;
+use crate::node::{NODE_KINDS_MAX, NodeProfile};
 use crate::testing::{Crash, CrashAt};
 use crate::worker::handler::{Handlers, StateMap};
 
@@ -128,6 +129,16 @@ pub(crate) struct WorkerSettings {
 }
 
 impl WorkerSettings {
+    /// Returns the capabilities that this worker publishes.
+    fn profile(&self, queues: &[QueueState]) -> NodeProfile {
+        NodeProfile {
+            kinds: self.handlers.kinds().filter(|kinds| kinds.len() <= NODE_KINDS_MAX).map(|kinds| kinds.to_vec()),
+            slots: Some(self.concurrency as u64),
+            limits: queues.iter().map(|queue| (queue.name().to_owned(), queue.limit() as u64)).collect(),
+            quiet: false,
+        }
+    }
+
     fn emit(&self, event: &Event<'_>) {
         if let Some(on_event) = &self.on_event {
             on_event(event);

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::error::Result;
 use crate::job::HeldJob;
-use crate::node::{NODE_KINDS_MAX, Node, NodeId, NodeProfile};
+use crate::node::{Node, NodeId};
 
 use crate::peers::{NodeCommand, Peers};
 use crate::store::{ClaimReply, HeartbeatReply, JobStore, PRUNE_MAX, SETTLE_MAX, Store, Wake};
@@ -92,7 +92,7 @@ impl WorkerLoop {
         let mut node = Node::fresh(queues.iter().map(|queue| queue.name().to_owned()).collect());
         node.id = peers.worker_node_id();
         node.lease = settings.duly.options.lease;
-        node.profile = build_profile(&settings, &queues);
+        node.profile = settings.profile(&queues);
         let settings = Arc::new(settings);
         let (store, kinds) = (settings.duly.store.clone(), settings.handlers.kinds());
         WorkerLoop {
@@ -488,15 +488,5 @@ impl Drop for WorkerLoop {
             let (store, node) = (self.store.clone(), self.node.id);
             runtime.spawn(async move { store.leave(node).await });
         }
-    }
-}
-
-/// Returns the capabilities that this worker publishes.
-fn build_profile(settings: &WorkerSettings, queues: &[QueueState]) -> NodeProfile {
-    NodeProfile {
-        kinds: settings.handlers.kinds().filter(|kinds| kinds.len() <= NODE_KINDS_MAX).map(|kinds| kinds.to_vec()),
-        slots: Some(settings.concurrency as u64),
-        limits: queues.iter().map(|queue| (queue.name().to_owned(), queue.limit() as u64)).collect(),
-        quiet: false,
     }
 }

@@ -230,7 +230,7 @@ async fn loop_continues_while_a_handler_blocks_the_only_thread() {
             }
         })
         .on_kind("block", move |_| {
-            let (before, begun) = (seen.load(Ordering::SeqCst), std::time::Instant::now());
+            let (before, begun) = (seen.load(Ordering::SeqCst), crate::clock::monotonic_now());
             while seen.load(Ordering::SeqCst) < before + TURNS && begun.elapsed() < BLOCKED_MAX {
                 std::thread::sleep(Duration::from_millis(5));
             }
