@@ -44,7 +44,7 @@ pub(crate) struct Attempt {
     pub(crate) job_age: Duration,
 }
 
-/// What an attempt returns. The worker turns it into an [`AttemptEnd`](crate::store::AttemptEnd), which the store
+/// The return value of an attempt. The worker turns it into an [`AttemptEnd`](crate::store::AttemptEnd), which the store
 /// records.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AttemptResult {

@@ -1,4 +1,4 @@
-//! The attempts of a worker: which claimed jobs start, which run, and what became of them.
+//! The attempts of a worker: starts claimed jobs, keeps the running ones, and records their ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;

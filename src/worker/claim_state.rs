@@ -12,7 +12,7 @@
 //!                                            └───────────── resync in flight ◀─────┘
 //! ```
 //!
-//! [`NextRequest`] is what to send next; [`SentRequests`] is what is in flight. A wake that arrives while a claim is in
+//! [`NextRequest`] is the request to send next, [`SentRequests`] those in flight. A wake that arrives while a claim is in
 //! flight leads to another claim, since the first may not have seen the job.
 
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub(super) struct ClaimState {
 }
 
 impl ClaimState {
-    /// A new worker does not know what is ready, so it claims.
+    /// A new worker starts with a claim.
     pub(super) fn new() -> Self {
         ClaimState {
             next: NextRequest::Claim,
@@ -175,7 +175,7 @@ impl ClaimState {
         }
     }
 
-    /// Records that a reply has arrived, whatever it says.
+    /// Records that a reply or an error has arrived.
     pub(super) fn record_reply(&mut self, purpose: ClaimPurpose) {
         self.sent = match self.sent {
             SentRequests::Claims { count, slots } if count > 1 => {

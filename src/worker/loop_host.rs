@@ -10,7 +10,7 @@
 //!          └────────────── the runtime polls the task again ◀─────────────┘
 //! ```
 //!
-//! Both poll under one lock, so the loop is never polled twice at a time. Whoever polled last is woken.
+//! Both poll under one lock, so the loop is never polled twice at a time. The last poller is the one that is woken.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,8 +1,11 @@
-//! One queue of a worker: its slots, and the parts that decide what to send to the store and when.
+//! One queue of a worker: its slots, and the parts that decide on requests to the store.
 //!
-//! Each part keeps its own fields: [`ClaimState`] decides when to claim, [`UnsettledOutcomes`] what to settle,
-//! [`CronTicks`] when to fire cron rules, [`Suspects`] which dead nodes to take back from, [`Deliveries`] holds jobs
-//! that pushes have delivered, and [`HeldCountCheck`] notices if the store counts other jobs than this worker.
+//! - [`ClaimState`] decides when to claim.
+//! - [`UnsettledOutcomes`] keeps outcomes until the store has recorded them.
+//! - [`Deliveries`] keeps jobs that pushes have delivered.
+//! - [`CronTicks`] decides when to fire cron rules.
+//! - [`Suspects`] lists nodes that may be dead.
+//! - [`HeldCountCheck`] notices if the store counts other jobs than this worker.
 
 use std::time::{Duration, SystemTime};
 

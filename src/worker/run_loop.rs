@@ -4,8 +4,8 @@
 //! the next event: a reply, a finished attempt, a wake, a heartbeat, a command or a deadline. The loop continues while
 //! requests are in flight, and sleeps only if there is nothing to send. Store errors never end it.
 //!
-//! The parts decide and the loop connects them. [`Phase`] says whether the worker claims. Each [`QueueState`] says what
-//! to send and when. [`Attempts`] starts jobs and keeps what became of them. [`StoreRequests`] carries requests.
+//! The loop connects its parts. [`Phase`] decides whether the worker claims, [`Queues`] which requests to send, and
+//! [`Attempts`] which jobs to start.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

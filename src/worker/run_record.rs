@@ -1,4 +1,4 @@
-//! What a worker has recorded in its run: the summary, recent outcomes, and losses that were reported.
+//! The record of a worker's run: its summary, its recent outcomes, and the lost jobs it has reported.
 
 use std::collections::HashSet;
 
