@@ -1,7 +1,7 @@
 //! Locks that ignore poison, and named threads.
 //!
 //! A lock is poisoned if a thread panics while it holds the lock. duly holds a lock only for short updates of maps,
-//! lists and counters, and runs no user code meanwhile. A panic there is a bug, but the value is still usable.
+//! lists and counters, so the value is still usable after a panic.
 //! Passing the panic on to every later holder would turn one failed attempt into a process without heartbeats.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -63,6 +63,11 @@ impl Attempts {
         self.in_flight.unpolled_count()
     }
 
+    /// Returns whether a running attempt has not exceeded its timeout.
+    pub(super) fn has_time_left(&self) -> bool {
+        self.in_flight.has_time_left()
+    }
+
     /// Describes the running jobs.
     pub(super) fn snapshot(&self) -> Vec<RunningJob> {
         self.in_flight.snapshot()

@@ -31,11 +31,6 @@ impl Backoff {
         *self = Backoff::default();
     }
 
-    /// Returns whether the last request failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failures > 0
-    }
-
     /// Returns whether a request can be sent now.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.not_before.is_none_or(|at| at <= now)
@@ -55,7 +50,7 @@ mod tests {
     fn delay_grows_to_a_third_of_the_lease_and_ends_with_a_success() {
         let (now, lease) = (Instant::now(), Duration::from_secs(3));
         let mut backoff = Backoff::default();
-        assert!(backoff.is_over(now) && !backoff.has_failed());
+        assert!(backoff.is_over(now));
         for _ in 0..100 {
             let delay = backoff.record_failure(now, lease);
             assert!(delay >= BACKOFF_MIN / 2 && delay <= lease / 3 + BACKOFF_MIN, "{delay:?}");
@@ -63,6 +58,6 @@ mod tests {
             assert!(!backoff.is_over(now) && backoff.is_over(now + delay));
         }
         backoff.reset();
-        assert!(backoff.is_over(now) && !backoff.has_failed());
+        assert!(backoff.is_over(now));
     }
 }

@@ -128,10 +128,14 @@ impl ClaimState {
         has_one && self.last_was_full && self.next != NextRequest::Resync && self.backoff.is_over(now)
     }
 
-    /// Returns when to act even without a wake.
-    pub(super) fn deadlines(&self, now: Instant) -> [Option<Instant>; 2] {
-        let check_at = if let NextRequest::Wait(at) = self.next { at } else { None };
-        [check_at, self.backoff.deadline(now)]
+    /// Returns when to claim even without a wake.
+    pub(super) fn check_at(&self) -> Option<Instant> {
+        if let NextRequest::Wait(at) = self.next { at } else { None }
+    }
+
+    /// Returns when a failed request can be repeated.
+    pub(super) fn backoff_deadline(&self, now: Instant) -> Option<Instant> {
+        self.backoff.deadline(now)
     }
 
     // What is in flight.
@@ -161,14 +165,14 @@ impl ClaimState {
 
     /// Records that a request was sent. A wake that arrives from now on is not covered by it.
     pub(super) fn record_sent(&mut self, purpose: ClaimPurpose) {
-        self.sent = match (purpose, self.sent) {
-            // A resync does not remove the node from the idle list.
-            (ClaimPurpose::Resync, _) => return self.sent = SentRequests::Resync,
-            (_, SentRequests::Claims { count, slots }) => {
-                SentRequests::Claims { count: count + 1, slots: slots + purpose.reserved_slots() }
-            }
-            _ => SentRequests::Claims { count: 1, slots: purpose.reserved_slots() },
-        };
+        if matches!(purpose, ClaimPurpose::Resync) {
+            // The node stays on the idle list. A resync that is requested from now on is a new one.
+            (self.sent, self.next) = (SentRequests::Resync, NextRequest::Claim);
+            return;
+        }
+        let (count, slots) =
+            if let SentRequests::Claims { count, slots } = self.sent { (count, slots) } else { (0, 0) };
+        self.sent = SentRequests::Claims { count: count + 1, slots: slots + purpose.reserved_slots() };
         self.on_idle_list = false;
         if self.next != NextRequest::Resync {
             self.next = NextRequest::Wait(None);
@@ -201,7 +205,7 @@ impl ClaimState {
     /// Records the list of held jobs.
     pub(super) fn record_resynced(&mut self) {
         self.backoff.reset();
-        self.next = NextRequest::Claim;
+        self.request_claim();
     }
 
     /// Records that the node has left the idle list.
@@ -279,10 +283,21 @@ mod tests {
         state.request_claim();
         assert!(state.wants_resync() && !state.can_send(now) && state.can_send(now + delay));
         state.record_sent(ClaimPurpose::Resync);
-        assert!(state.is_resyncing() && state.wants_resync());
+        assert!(state.is_resyncing());
         state.record_reply(ClaimPurpose::Resync);
         state.record_resynced();
         assert!(state.wants_claim() && state.can_send(now));
+    }
+
+    #[test]
+    fn resync_requested_during_a_resync_is_sent_afterwards() {
+        let mut state = ClaimState::new();
+        state.request_resync();
+        state.record_sent(ClaimPurpose::Resync);
+        state.request_resync();
+        state.record_reply(ClaimPurpose::Resync);
+        state.record_resynced();
+        assert!(state.wants_resync());
     }
 
     #[test]

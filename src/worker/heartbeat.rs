@@ -70,6 +70,12 @@ impl HeartbeatThread {
         self.loop_status.quiet.store(quiet, Ordering::Relaxed);
     }
 
+    /// Ends the heartbeats: none is sent after this returns.
+    pub(super) async fn shut_down(mut self) {
+        self.stop.cancel();
+        while self.replies.recv().await.is_some() {}
+    }
+
     /// Sends a heartbeat now, because a node may have died.
     pub(super) fn send_now(&self) {
         self.send_now.notify_one();
@@ -100,22 +106,31 @@ impl Heartbeats {
         let mut last_reply: Option<(Instant, Micros)> = None;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(self.node.heartbeat_interval()) => {}
-                () = self.send_now.notified() => {}
+                biased;
                 () = self.stop.cancelled() => return,
+                () = self.send_now.notified() => {}
+                () = tokio::time::sleep(self.node.heartbeat_interval()) => {}
             }
             let last_turn = self.status.last_turn.load(Ordering::Relaxed);
             let has_waited = |at: Instant| clock::monotonic_now() - at >= self.node.heartbeat_interval() / 2;
             if last_reply.is_some_and(|(at, turn)| turn == last_turn && has_waited(at)) {
                 self.drive_loop(&mut rescue);
             }
-            if micros_since_boot() - last_turn > micros(LOOP_STUCK_TIMEOUT) {
+            // The replies wake the loop, so a long lease makes for few turns.
+            let stuck_after = LOOP_STUCK_TIMEOUT.max(self.node.heartbeat_interval() * 2);
+            if micros_since_boot() - last_turn > micros(stuck_after) {
                 tracing::error!(node = %self.node.id, "the worker's loop is stuck: heartbeats are suspended");
                 // The whole process may have been suspended: then this wakes the loop, and the next heartbeat is sent.
                 let _ = self.replies.try_send(None);
                 continue;
             }
-            let reply = self.send().await;
+            let stop = self.stop.clone();
+            let reply = tokio::select! {
+                biased;
+                // A heartbeat after the node has left would register it again.
+                () = stop.cancelled() => return,
+                reply = self.send() => reply,
+            };
             last_reply = Some((clock::monotonic_now(), self.status.last_turn.load(Ordering::Relaxed)));
             // If the loop has not read the previous reply, this one is dropped.
             let _ = self.replies.try_send(reply);

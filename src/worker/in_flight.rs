@@ -206,6 +206,12 @@ impl InFlight {
         suspect.map(|suspect| clock::monotonic_now() - suspect.started)
     }
 
+    /// Returns whether a running attempt has not exceeded its timeout.
+    pub(super) fn has_time_left(&self) -> bool {
+        let now = clock::monotonic_now();
+        self.iter().any(|running| now - running.started < running.held().job.timeout)
+    }
+
     /// Returns the claims of a queue that have a running attempt.
     pub(super) fn claim_keys(&self, queue_index: usize) -> HashSet<ClaimKey> {
         let of_queue = self.iter().filter(|running| running.queue_index == queue_index);

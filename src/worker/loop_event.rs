@@ -44,6 +44,11 @@ pub(super) enum LoopEvent {
 }
 
 impl LoopInputs {
+    /// Ends the heartbeats and everything else that the loop listens to.
+    pub(super) async fn shut_down(self) {
+        self.heartbeats.shut_down().await;
+    }
+
     /// Waits for the next event.
     pub(super) async fn next_event(&mut self, queues: &mut Queues, attempts: &mut Attempts, phase: Phase) -> LoopEvent {
         tokio::select! {

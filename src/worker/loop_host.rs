@@ -14,6 +14,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -29,6 +30,8 @@ type LoopFuture = Pin<Box<dyn Future<Output = Result<RunSummary>> + Send>>;
 pub(super) struct LoopHost {
     /// The runtime of the attempts.
     runtime: Handle,
+    /// The heartbeat thread drives the loop.
+    is_rescued: AtomicBool,
     state: Mutex<HostState>,
 }
 
@@ -46,7 +49,7 @@ impl LoopHost {
     /// Returns a host for a loop with attempts on the current runtime.
     pub(super) fn new() -> Arc<Self> {
         let state = HostState { run: None, summary: None, task_waker: None, rescuer_waker: None };
-        Arc::new(LoopHost { runtime: Handle::current(), state: Mutex::new(state) })
+        Arc::new(LoopHost { runtime: Handle::current(), is_rescued: AtomicBool::new(false), state: Mutex::new(state) })
     }
 
     /// Drives the loop to its end. Dropping the future drops the loop.
@@ -65,8 +68,14 @@ impl LoopHost {
         poll_fn(|cx| self.poll_as_rescuer(std::mem::take(&mut is_first_poll), cx)).await;
     }
 
+    /// Returns whether the heartbeat thread drives the loop, because a handler blocks the runtime.
+    pub(super) fn is_rescued(&self) -> bool {
+        self.is_rescued.load(Ordering::Relaxed)
+    }
+
     fn poll_as_task(&self, cx: &mut Context<'_>) -> Poll<Result<RunSummary>> {
         let mut state = self.lock();
+        self.is_rescued.store(false, Ordering::Relaxed);
         state.rescuer_waker.take().into_iter().for_each(Waker::wake);
         if state.poll_loop(cx).is_ready()
             && let Some(summary) = state.summary.take()
@@ -88,6 +97,11 @@ impl LoopHost {
         let task_is_back = !is_first_poll && state.rescuer_waker.is_none();
         if task_is_back {
             return Poll::Ready(());
+        }
+        self.is_rescued.store(true, Ordering::Relaxed);
+        if is_first_poll {
+            // From now on events wake this thread. The task takes over as soon as the runtime can poll it.
+            state.task_waker.take().into_iter().for_each(Waker::wake);
         }
         if state.poll_loop(cx).is_ready() {
             state.rescuer_waker = None;

@@ -100,7 +100,7 @@ impl UnsettledOutcomes {
     }
 
     /// Returns when a failed request can be repeated.
-    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn backoff_deadline(&self, now: Instant) -> Option<Instant> {
         self.backoff.deadline(now)
     }
 
@@ -115,14 +115,11 @@ impl UnsettledOutcomes {
         batch
     }
 
-    /// Returns how many outcomes go into one request. After a failure, two attempts of one job are sent separately: the
-    /// first may have been recorded before the job was claimed again, and the store rejects outcomes by job id.
+    /// Returns how many outcomes go into one request. Two attempts of one job are sent separately: the store rejects
+    /// outcomes by job id, and one of the two may be rejected, because another node had the job in between.
     fn batch_size(&self) -> usize {
         let max = self.pending.len().min(SETTLE_MAX);
-        if !self.backoff.has_failed() {
-            return max;
-        }
-        let mut jobs = HashSet::new();
+        let mut jobs = HashSet::with_capacity(max);
         self.pending[..max].iter().take_while(|outcome| jobs.insert(outcome.end.id())).count()
     }
 

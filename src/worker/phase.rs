@@ -1,9 +1,9 @@
 //! The phases of a worker's run.
 //!
 //! ```text
-//!   Running ◀──── order of another node ────▶ Quiet
-//!      │                                        │
-//!      └──────────── stop requested ────────────┤
+//!   Blocked ◀── a handler blocks ──▶ Running ◀── order of another node ──▶ Quiet
+//!      │                                │                                    │
+//!      └─────────────────────── stop requested ─────────────────────────────┤
 //!                                               ▼
 //!                         Stopping: no claims; running attempts may finish
 //!                                               │
@@ -28,6 +28,8 @@ pub(super) enum Phase {
     Running,
     /// Another node has ordered this worker to claim no more jobs.
     Quiet,
+    /// A handler blocks the runtime: new attempts could not run, so no job is claimed or started.
+    Blocked,
     /// Claims nothing and waits for running attempts.
     Stopping { grace_until: Instant },
     /// Has aborted its attempts and leaves at this time, even if outcomes are unrecorded.
@@ -50,9 +52,21 @@ impl Phase {
 
     /// Follows the order of another node. A stopping worker ignores it.
     pub(super) fn set_quiet(&mut self, quiet: bool) {
-        if !self.is_stopping() {
-            *self = if quiet { Phase::Quiet } else { Phase::Running };
+        match (*self, quiet) {
+            (Phase::Running | Phase::Blocked, true) => *self = Phase::Quiet,
+            (Phase::Quiet, false) => *self = Phase::Running,
+            _ => {}
         }
+    }
+
+    /// Records whether a handler blocks the runtime. Returns whether that changed the phase.
+    pub(super) fn set_blocked(&mut self, blocked: bool) -> bool {
+        match (*self, blocked) {
+            (Phase::Running, true) => *self = Phase::Blocked,
+            (Phase::Blocked, false) => *self = Phase::Running,
+            _ => return false,
+        }
+        true
     }
 
     /// Begins to stop.
@@ -77,7 +91,7 @@ impl Phase {
     /// Returns when this phase ends by itself.
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
-            Phase::Running | Phase::Quiet => None,
+            Phase::Running | Phase::Quiet | Phase::Blocked => None,
             Phase::Stopping { grace_until } => Some(grace_until),
             Phase::Leaving { leave_by } => Some(leave_by),
         }
@@ -88,6 +102,7 @@ impl Phase {
         match self {
             Phase::Running => None,
             Phase::Quiet => Some("claimed while the worker was quiet"),
+            Phase::Blocked => Some("claimed while a handler blocked the worker"),
             Phase::Stopping { .. } | Phase::Leaving { .. } => Some("claimed while the worker was stopping"),
         }
     }
@@ -102,6 +117,7 @@ mod tests {
         let (now, grace) = (Instant::now(), Duration::from_secs(5));
         let mut phase = Phase::Running;
         phase.set_quiet(true);
+        assert!(!phase.set_blocked(true), "a quiet worker claims nothing anyway");
         assert_eq!(phase, Phase::Quiet);
         phase.stop(now, grace);
         phase.set_quiet(false);

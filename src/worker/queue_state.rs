@@ -17,10 +17,10 @@ use crate::store::{ClaimReply, HeartbeatReply};
 use crate::worker::claim_state::ClaimState;
 use crate::worker::cron_ticks::CronTicks;
 use crate::worker::deliveries::Deliveries;
+use crate::worker::held_count_check::HeldCountCheck;
 use crate::worker::lease_history::LeaseHistory;
 use crate::worker::outcomes::UnsettledOutcomes;
 use crate::worker::prune_schedule::PruneSchedule;
-use crate::worker::reconcile::HeldCountCheck;
 use crate::worker::suspects::Suspects;
 
 /// A claim for at least this many jobs is worth a separate request.
@@ -97,7 +97,7 @@ impl QueueState {
         self.busy_slots() < self.limit
     }
 
-    /// Returns whether all slots run an attempt. Reserved slots do not count: an empty reply frees them at once.
+    /// Returns whether all slots of this queue run an attempt.
     pub(super) fn is_full(&self) -> bool {
         self.running >= self.limit
     }
@@ -129,7 +129,7 @@ impl QueueState {
     }
 
     /// Counts the jobs of a claim reply.
-    pub(super) fn record_claimed(&mut self, reply: &ClaimReply) {
+    pub(super) fn count_claimed(&mut self, reply: &ClaimReply) {
         self.count_check.record_changes(reply.jobs.len() as u64);
         metrics::record_claimed(&self.name, reply.jobs.len());
         metrics::record_taken_back(&self.name, reply.taken_back);
@@ -193,10 +193,14 @@ impl QueueState {
         }
     }
 
-    /// Returns when the queue needs attention even if nothing happens, apart from unsent outcomes.
-    pub(super) fn deadlines(&self, now: Instant) -> impl Iterator<Item = Instant> {
-        let [check_at, claim_at] = self.claims.deadlines(now);
-        [check_at, claim_at, self.prune.next_at(), self.suspects.next_expiry()].into_iter().flatten()
+    /// Returns when a failed request can be repeated.
+    pub(super) fn backoff_deadlines(&self, now: Instant) -> impl Iterator<Item = Instant> {
+        [self.claims.backoff_deadline(now), self.outcomes.backoff_deadline(now)].into_iter().flatten()
+    }
+
+    /// Returns when to claim or prune even if nothing happens.
+    pub(super) fn deadlines(&self) -> impl Iterator<Item = Instant> {
+        [self.claims.check_at(), self.prune.next_at(), self.suspects.next_expiry()].into_iter().flatten()
     }
 
     // The end of the run.

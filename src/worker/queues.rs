@@ -70,6 +70,11 @@ impl Queues {
         self.settings.concurrency.saturating_sub(busy)
     }
 
+    /// Returns whether all slots run an attempt. Reserved slots do not count: an empty reply frees them at once.
+    fn is_full(&self) -> bool {
+        self.iter().map(QueueState::running).sum::<usize>() >= self.settings.concurrency
+    }
+
     /// Returns how many outcomes wait to be sent.
     pub(super) fn pending_outcomes(&self) -> usize {
         self.iter().map(|queue| queue.outcomes.pending_count()).sum()
@@ -77,15 +82,15 @@ impl Queues {
 
     /// Checks a queue, because it may have ready jobs.
     pub(super) fn check(&mut self, name: &str) {
-        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
+        let (is_full, now) = (self.is_full(), clock::monotonic_now());
         if let Some(queue) = self.find(name) {
             queue.check(is_full, now);
         }
     }
 
-    /// Checks every queue: once a second, in case a wake was lost.
+    /// Checks every queue, in case a wake was lost.
     pub(super) fn check_all(&mut self) {
-        let (is_full, now) = (self.free_slots() == 0, clock::monotonic_now());
+        let (is_full, now) = (self.is_full(), clock::monotonic_now());
         self.iter_mut().for_each(|queue| queue.check(is_full, now));
     }
 
@@ -106,12 +111,12 @@ impl Queues {
         let now = clock::monotonic_now();
         for index in 0..self.queues.len() {
             let queue = &self.queues[index];
-            let resync = queue.claims.wants_resync() && queue.claims.can_send(now) && !phase.is_stopping();
-            match resync {
-                // The list of held jobs is only exact while no outcome is in flight.
-                true if !queue.outcomes.has_in_flight() => self.send_claim(index, ClaimPurpose::Resync),
-                false if !queue.claims.is_resyncing() => self.flush_outcomes(index, now),
-                _ => {}
+            let should_resync = queue.claims.wants_resync() && queue.claims.can_send(now) && !phase.is_leaving();
+            // The list of held jobs is only exact while no outcome is in flight.
+            if should_resync && !queue.outcomes.has_in_flight() {
+                self.send_claim(index, ClaimPurpose::Resync);
+            } else if !should_resync && !queue.claims.is_resyncing() {
+                self.flush_outcomes(index, now);
             }
         }
         if !phase.is_stopping() {
@@ -151,8 +156,7 @@ impl Queues {
 
     /// Removes this node from idle lists if it has no free slot, so that pushes wake other nodes.
     fn leave_idle_lists(&mut self, phase: Phase, now: Instant) {
-        let running: usize = self.iter().map(QueueState::running).sum();
-        let none_free = !phase.is_running() || running >= self.settings.concurrency;
+        let none_free = !phase.is_running() || self.is_full();
         for index in 0..self.queues.len() {
             let queue = &self.queues[index];
             if queue.claims.is_on_idle_list() && queue.claims.can_send(now) && (none_free || queue.is_full()) {
@@ -187,6 +191,17 @@ impl Queues {
                 self.requests.fire_ticks(index, queue.name(), self.settings.duly.clone(), unblocked_rules);
             }
         }
+    }
+
+    /// Returns when a queue needs attention even if nothing happens.
+    pub(super) fn next_deadline(&self, phase: Phase, now: Instant) -> Option<Instant> {
+        let repeats = self.iter().flat_map(|queue| queue.backoff_deadlines(now));
+        if phase.is_stopping() {
+            return repeats.min();
+        }
+        // Only a running worker fires ticks: for others, a tick in the past would wake the loop continuously.
+        let ticks = self.iter().filter_map(|queue| queue.ticks.next_check_at(now)).filter(|_| phase.is_running());
+        repeats.chain(self.iter().flat_map(QueueState::deadlines)).chain(ticks).min()
     }
 
     // Replies that need no attempt.

@@ -7,6 +7,7 @@
 //! The loop connects its parts. [`Phase`] decides whether the worker claims, [`Queues`] which requests to send, and
 //! [`Attempts`] which jobs to start.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -71,8 +72,8 @@ pub(super) struct WorkerLoop {
     queues: Queues,
     attempts: Attempts,
     settle_pace: SettlePace,
-    /// The last heartbeat listed nodes with an expired lease, and nothing has been taken back since.
-    has_suspects: bool,
+    /// Nodes with an expired lease that the last heartbeat listed, until their jobs are taken back.
+    suspects: HashSet<NodeId>,
     joined_at: Instant,
     /// When to emit the next [`Event::Alive`], if an interval is set.
     next_alive_at: Option<Instant>,
@@ -109,7 +110,7 @@ impl WorkerLoop {
             host: Weak::new(),
             kinds,
             settle_pace: SettlePace::default(),
-            has_suspects: false,
+            suspects: HashSet::new(),
             joined_at: clock::monotonic_now(),
             next_alive_at: None,
             has_left: false,
@@ -124,10 +125,12 @@ impl WorkerLoop {
     pub(super) async fn run(mut self) -> Result<RunSummary> {
         let mut inputs = self.join().await?;
         loop {
-            inputs.heartbeats.record_loop_turn(!self.phase.is_running());
+            self.record_turn(&inputs.heartbeats);
             self.begin_stop_if_requested();
             self.start_delivered();
-            self.claim_ahead();
+            if self.queues.claim_ahead(self.phase, self.attempts.unpolled_count()) {
+                self.handle_ready_replies();
+            }
             self.collect_finished().await;
             if inputs.crashed.is_cancelled() {
                 break;
@@ -181,11 +184,11 @@ impl WorkerLoop {
     /// Leaves the store. If it does not reply in time, the remaining jobs are taken back when the lease expires.
     async fn leave(mut self, inputs: LoopInputs) -> Result<RunSummary> {
         let crashed = inputs.crashed.is_cancelled();
-        drop(inputs);
         let deadline = match self.phase {
             Phase::Leaving { leave_by } => leave_by,
             _ => clock::monotonic_now() + FINAL_SETTLE_TIMEOUT,
         };
+        let _ = tokio::time::timeout_at(deadline, inputs.shut_down()).await;
         let left = tokio::time::timeout_at(deadline, self.store.leave(self.node.id)).await;
         self.has_left = matches!(left, Ok(Ok(())));
         let _ = tokio::time::timeout_at(deadline, self.settings.duly.kind_stats.flush(&*self.store)).await;
@@ -193,7 +196,19 @@ impl WorkerLoop {
         Ok(self.attempts.take_summary(unrecorded, crashed))
     }
 
-    // Events.
+    /// Tells the heartbeat thread that the loop turns, and learns from it whether a handler blocks the runtime.
+    ///
+    /// A blocked worker claims nothing, but it keeps its lease until its last attempt has exceeded its timeout. Then
+    /// the turn does not count: heartbeats end, and other nodes take the jobs.
+    fn record_turn(&mut self, heartbeats: &HeartbeatThread) {
+        let is_blocked = self.host.upgrade().is_some_and(|host| host.is_rescued());
+        if self.phase.set_blocked(is_blocked) {
+            self.queues.check_all();
+        }
+        if !is_blocked || self.attempts.has_time_left() {
+            heartbeats.record_loop_turn(!self.phase.is_running());
+        }
+    }
 
     fn handle_event(&mut self, event: LoopEvent, inputs: &LoopInputs) {
         match event {
@@ -206,15 +221,9 @@ impl WorkerLoop {
             LoopEvent::Heartbeat(Some(reply)) => self.handle_heartbeat_reply(&reply),
             LoopEvent::Heartbeat(None) => self.queues.check_all(),
             LoopEvent::Command(command) => self.handle_command(command),
-            LoopEvent::StopRequested => self.begin_stop_if_requested(),
             LoopEvent::StopNowRequested => self.end_grace_period(),
-            LoopEvent::DeadlinePassed | LoopEvent::Crashed => {}
-        }
-    }
-
-    fn claim_ahead(&mut self) {
-        if self.queues.claim_ahead(self.phase, self.attempts.unpolled_count()) {
-            self.handle_ready_replies();
+            // The next turn acts on these.
+            LoopEvent::StopRequested | LoopEvent::DeadlinePassed | LoopEvent::Crashed => {}
         }
     }
 
@@ -285,7 +294,8 @@ impl WorkerLoop {
         }
         // Wakes of an unreachable queue may be lost too.
         reply.queues_to_check.iter().chain(&reply.unreachable).for_each(|name| self.queues.check(name));
-        self.has_suspects = reply.suspects.iter().any(|(_, name)| self.queues.find(name).is_some());
+        let ours = reply.suspects.iter().filter(|(_, name)| self.queues.find(name).is_some());
+        self.suspects = ours.map(|(node, _)| *node).collect();
         let (now, lease) = (clock::monotonic_now(), self.node.lease);
         self.queues.iter_mut().for_each(|queue| queue.handle_heartbeat(reply, now, lease));
     }
@@ -304,8 +314,6 @@ impl WorkerLoop {
         }
     }
 
-    // Jobs that arrive.
-
     fn handle_claim_reply(&mut self, index: usize, purpose: ClaimPurpose, sent: Instant, reply: ClaimReply) {
         match purpose {
             ClaimPurpose::TakeJobs(max, suspect) => self.start_claimed(index, max, suspect, sent, reply),
@@ -319,13 +327,15 @@ impl WorkerLoop {
 
     fn start_claimed(&mut self, index: usize, max: usize, suspect: Option<NodeId>, sent: Instant, reply: ClaimReply) {
         let queue = &mut self.queues[index];
-        queue.record_claimed(&reply);
+        queue.count_claimed(&reply);
         if let Some(suspect) = suspect {
             if reply.suspect_has_more {
                 queue.suspects.add(suspect);
             }
             if reply.taken_back > 0 {
-                self.has_suspects &= reply.suspect_has_more;
+                if !reply.suspect_has_more {
+                    self.suspects.remove(&suspect);
+                }
                 self.settings.emit(&Event::TakenBack { node: suspect, jobs: reply.taken_back });
             }
         }
@@ -433,16 +443,8 @@ impl WorkerLoop {
 
     /// Returns when the loop must turn even if nothing happens.
     fn next_deadline(&self) -> Option<Instant> {
-        let now = clock::monotonic_now();
-        let settle_at = self.queues.iter().filter_map(|queue| queue.outcomes.deadline(now)).min();
-        let always = [self.phase.deadline(), settle_at, self.next_alive_at].into_iter().flatten();
-        if self.phase.is_stopping() {
-            return always.min();
-        }
-        // A quiet worker fires no ticks, so a tick in the past would wake the loop continuously.
-        let ticks = self.queues.iter().filter_map(|queue| queue.ticks.next_check_at(now));
-        let ticks = ticks.filter(|_| self.phase.is_running());
-        always.chain(self.queues.iter().flat_map(|queue| queue.deadlines(now))).chain(ticks).min()
+        let queues = self.queues.next_deadline(self.phase, clock::monotonic_now());
+        [queues, self.phase.deadline(), self.next_alive_at].into_iter().flatten().min()
     }
 
     /// Begins to stop if that has been requested. From then on, no job is claimed or started, regardless of other
@@ -467,7 +469,11 @@ impl WorkerLoop {
         let now = clock::monotonic_now();
         let too_late = matches!(self.phase, Phase::Leaving { leave_by } if leave_by <= now);
         let is_settled = self.attempts.is_empty() && self.queues.iter().all(QueueState::is_settled);
-        too_late || (is_settled && (self.phase.is_stopping() || self.is_drained(now)))
+        // After a claim with a lost reply, jobs may be held that this worker does not know: they are released first.
+        let knows_held_jobs = !self.queues.iter().any(|queue| queue.claims.wants_resync());
+        let is_done =
+            self.phase.is_leaving() || (knows_held_jobs && (self.phase.is_stopping() || self.is_drained(now)));
+        too_late || (is_settled && is_done)
     }
 
     /// Returns whether a draining worker has nothing left to do.
@@ -475,9 +481,9 @@ impl WorkerLoop {
         let is_quiet = self.phase == Phase::Quiet;
         // Only a node that has been connected for a whole lease may take jobs back: until then, wait for those.
         let may_take_back =
-            self.has_suspects && !is_quiet && now < self.joined_at + self.node.lease + DRAIN_TAKE_BACK_WAIT;
-        let is_drained = |queue: &QueueState| !queue.claims.wants_resync() && (is_quiet || queue.is_drained(now));
-        self.mode == RunMode::Drain && !may_take_back && self.queues.iter().all(is_drained)
+            !self.suspects.is_empty() && !is_quiet && now < self.joined_at + self.node.lease + DRAIN_TAKE_BACK_WAIT;
+        let is_drained = is_quiet || self.queues.iter().all(|queue| queue.is_drained(now));
+        self.mode == RunMode::Drain && !may_take_back && is_drained
     }
 }
 

@@ -197,10 +197,10 @@ impl ServerConnection {
         })
     }
 
-    /// Returns the generation of the open connection, or 0 if there is none.
+    /// Returns the generation of the open connection, or 0 if there is none or the server has closed it.
     pub(crate) fn generation(&self) -> u64 {
         let state = self.state();
-        if state.driven.is_some() { state.generation } else { 0 }
+        if state.driven.is_some() && !state.pending_replies.is_closed() { state.generation } else { 0 }
     }
 
     /// Records a request before it is sent, so that it counts even if the caller cancels it.
@@ -252,11 +252,19 @@ impl ServerConnection {
         }
     }
 
-    /// Opens no more connections; requests in flight complete.
-    pub(crate) fn retire(&self) {
+    /// Opens no more connections; requests in flight complete. Returns the abandoned connection that its successor must
+    /// have the server close.
+    pub(crate) fn retire(&self) -> Option<ClientId> {
         let mut state = self.state();
         state.is_retired = true;
         state.driven = None;
+        state.abandoned
+    }
+
+    /// Has the server close this connection, which a retired predecessor has abandoned, before the first request.
+    pub(crate) fn with_abandoned(self, abandoned: Option<ClientId>) -> Self {
+        self.state().abandoned = abandoned;
+        self
     }
 
     pub(crate) fn is_retired(&self) -> bool {

@@ -3,7 +3,8 @@
 //! A multiplexed connection is a future that must be polled to read and write the socket. Usually a background task
 //! polls it, so a request wakes that task, often on a sleeping thread, and the reply wakes the caller again. Without
 //! load these wakes are a large part of the latency. A single waiting request therefore polls the connection itself.
-//! The benchmarks `redis-push` (each awaited), `redis-lock` and `redis-wake` show the difference.
+//! In the benchmark `redis-push` (each awaited) that makes pushes 1.3 to 2.3 times as fast as with the task (medians of
+//! five runs: 20,800 against 16,100 per second; best 38,700 against 17,100).
 //! With several requests in flight the background task is cheaper: it writes and reads for all of them at once.
 //!
 //! ```text

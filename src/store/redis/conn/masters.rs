@@ -341,10 +341,7 @@ impl ServersState {
     /// Retires the connections to servers that are no longer masters. Such a server may be silent, or reply as a
     /// replica; a subscription on it would never receive anything.
     fn retire_former_masters(&mut self, masters: &[ServerAddress]) {
-        let others = |(_, address, _): &ConnectionKey, connection: &mut Arc<ServerConnection>| {
-            !masters.contains(address) && connection.generation() != 0
-        };
-        self.connections.extract_if(others).for_each(|(_, connection)| connection.retire());
+        self.retire_connections(|address, connection| !masters.contains(address) && connection.generation() != 0);
         self.replica_wait_pools.retain(|master, _| master.as_ref().is_none_or(|master| masters.contains(master)));
     }
 }

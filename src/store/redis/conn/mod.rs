@@ -33,6 +33,7 @@ use tokio::runtime::Handle;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::store::StoreOptions;
+use crate::store::redis::conn::abandoned::ClientId;
 pub(super) use crate::store::redis::conn::all_masters::MasterReply;
 use crate::store::redis::conn::connection::{ReplyLost, ServerConnection, ServerPushHandler};
 use crate::store::redis::conn::connector::Connector;
@@ -55,6 +56,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 const WORKER_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of runtimes in a process that have their own connection to a server.
 const RUNTIMES_MAX: usize = 256;
+/// Maximum abandoned connections to retired servers that are remembered.
+const ABANDONED_MAX: usize = 1_000;
 
 pub(super) struct Servers {
     /// For tasks that outlive the caller.
@@ -76,6 +79,8 @@ type ConnectionKey = (ConnectionRole, ServerAddress, Option<tokio::runtime::Id>)
 #[derive(Default)]
 struct ServersState {
     connections: HashMap<ConnectionKey, Arc<ServerConnection>>,
+    /// Abandoned connections to retired servers: a server may come back, and still execute their requests.
+    abandoned: HashMap<ConnectionKey, ClientId>,
     /// Pools of connections that wait for replicas, by master. Slots with an unknown master share `None`.
     replica_wait_pools: HashMap<Option<ServerAddress>, Arc<ReplicaWaitPool>>,
     /// The master reported by the Sentinels.
@@ -357,7 +362,8 @@ impl Servers {
         }
         state.evict_oldest_runtime(role, address);
         let connection = ServerConnection::new(address.clone(), self.connector.clone(), runtime, push_handler)
-            .with_name(role.connection_name());
+            .with_name(role.connection_name())
+            .with_abandoned(state.abandoned.remove(&key));
         let connection = Arc::new(connection);
         state.connections.insert(key, connection.clone());
         connection
@@ -401,9 +407,16 @@ fn parse_redirect(to: &str, sender: &ServerAddress) -> Option<ServerAddress> {
 impl ServersState {
     /// Drops all connections to this server.
     fn retire_server(&mut self, address: &ServerAddress) {
-        let removed = self.connections.extract_if(|(_, other, _), _| other == address);
-        removed.for_each(|(_, connection)| connection.retire());
+        self.retire_connections(|other, _| other == address);
         self.replica_wait_pools.remove(&Some(address.clone()));
+    }
+
+    /// Drops these connections.
+    fn retire_connections(&mut self, is_retired: impl Fn(&ServerAddress, &ServerConnection) -> bool) {
+        for (key, connection) in self.connections.extract_if(|(_, address, _), it| is_retired(address, it)) {
+            let abandoned = connection.retire().filter(|_| self.abandoned.len() < ABANDONED_MAX);
+            self.abandoned.extend(abandoned.map(|id| (key, id)));
+        }
     }
 
     fn replica_wait_pool(&mut self, master: Option<ServerAddress>) -> Arc<ReplicaWaitPool> {

@@ -6,7 +6,8 @@
 //!    of no capacity limit and of no idle node. At batch 10 it costs the server 1.4 us per job against 3.3 us for a
 //!    script, at batch 100 1.1 to 1.4 us against 2.3 us (benchmark `redis-lifecycle`).
 //! 2. **`deliver_to_idle`**: one such job while a node may be idle. The node receives the job itself and starts it
-//!    without a claim, which saves a round trip (`redis-wake`).
+//!    without a claim. A job then starts 0.18 to 0.42 ms after the push (p50 of two runs of `redis-wake`), and after
+//!    0.63 ms if it must be claimed.
 //! 3. **`push`**: such jobs in a batch, and jobs that are due later. It wakes an idle node in the same request, and has
 //!    fewer keys than the next one.
 //! 4. **`push_checked`**: jobs with chosen ids or unique keys, and every resend. It checks first which of them exist.

@@ -94,16 +94,17 @@ pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: S
         };
         let mut publish = redis::cmd("SPUBLISH");
         publish.arg(format!("{}{id}", keys.channel)).arg("");
-        // A lost wake is harmless: nodes also check once a second.
+        // A lost wake is harmless: heartbeats find the work too.
         match store.servers.send_idempotent("push", ConnectionRole::Client, keys.slot, &publish).await {
             Ok(Value::Int(0)) => {}
             Ok(_) | Err(_) => return,
         }
         let mut next = redis::cmd("ZPOPMAX");
         next.arg(&keys.idle);
+        // Sent once: repeated after a lost reply, it would remove a second node and leave the first without a wake.
         node = store
             .servers
-            .send_idempotent("push", ConnectionRole::Client, keys.slot, &next)
+            .send_once("push", ConnectionRole::Client, keys.slot, &next)
             .await
             .ok()
             .and_then(push::popped_member);
