@@ -9,6 +9,7 @@ use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, JobRecord, State};
 use crate::node::NodeId;
+use crate::store::contract;
 use crate::store::{
     AdminStore, CronStore, Filter, JobStore, MaintenanceStore, PAGE_SIZE_MAX, PutCron, ScanStore, SnapshotStore, Store,
     TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferStore, VerifyReport,
@@ -52,8 +53,12 @@ impl Duly {
     /// meanwhile. Running jobs are ready in it, and locks are not included.
     pub async fn backup(&self, file: impl AsRef<Path>) -> Result<()> {
         let file = file.as_ref();
+        let capabilities = self.store.capabilities();
+        if capabilities.snapshot.is_none() && capabilities.scan.is_none() {
+            return Err(contract::unsupported(&*self.store, "backups"));
+        }
         let partial = PartialFile::create_beside(file)?;
-        match self.store.capabilities().snapshot {
+        match capabilities.snapshot {
             Some(_) => self.store.backup(&partial.path).await?,
             None => export_store(&*self.store, &partial.path, self.options.keep_dead).await?,
         }
@@ -126,7 +131,7 @@ async fn export_store(from: &dyn Store, path: &Path, keep_dead: std::time::Durat
     let to = crate::store::create_file_store(path).await?;
     for count in from.counts().await? {
         let mut queue =
-            QueueExport { to: &*to, queue: count.queue, batch_number: 0, transfer_id: NodeId::fresh(), keep_dead };
+            QueueExport { to: &*to, queue: count.queue, batch_number: 0, begun_by: NodeId::fresh(), keep_dead };
         queue.copy_ready(from).await?;
         queue.copy_all(from).await?;
         queue.copy_cron_rules(from).await?;
@@ -145,7 +150,7 @@ struct QueueExport<'s> {
     to: &'s dyn Store,
     queue: String,
     batch_number: u64,
-    transfer_id: NodeId,
+    begun_by: NodeId,
     keep_dead: std::time::Duration,
 }
 
@@ -245,7 +250,7 @@ impl QueueExport<'_> {
         expected: Option<String>,
         replacement: Option<String>,
     ) -> Result<TransferBatchResult> {
-        let checkpoint = TransferCheckpoint { begun_by: self.transfer_id, expected, replacement };
+        let checkpoint = TransferCheckpoint { begun_by: self.begun_by, expected, replacement };
         let jobs: Arc<[JobRecord]> = jobs.into();
         let (queue, keep_dead) = (self.queue.clone(), self.keep_dead);
         self.to.transfer_in(TransferBatch { queue, jobs, checkpoint, fence_floor: Fence(0), keep_dead }).await

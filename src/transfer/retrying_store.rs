@@ -104,10 +104,10 @@ impl RetryingStore {
     pub(crate) async fn set_transfer_mark(
         &self,
         queue: &str,
-        transfer_id: NodeId,
+        mover: NodeId,
         to: Option<&str>,
     ) -> Result<TransferMarkReply> {
-        with_retries!(self, self.store.set_transfer_mark(queue, transfer_id, to))
+        with_retries!(self, self.store.set_transfer_mark(queue, mover, to))
     }
 
     pub(crate) async fn transfer_in(&self, batch: &TransferBatch) -> Result<TransferBatchResult> {
@@ -117,10 +117,10 @@ impl RetryingStore {
     pub(crate) async fn transfer_out(
         &self,
         queue: &str,
-        transfer_id: NodeId,
+        mover: NodeId,
         jobs: &[(JobId, SystemTime)],
     ) -> Result<Option<usize>> {
-        with_retries!(self, self.store.transfer_out(queue, transfer_id, jobs.to_vec()))
+        with_retries!(self, self.store.transfer_out(queue, mover, jobs.to_vec()))
     }
 
     /// A store without support for cron rules has none to transfer.

@@ -88,7 +88,7 @@ pub(super) fn move_command(
     store: &Sidekiq,
     queue: &str,
     from: EntryPosition,
-    transfer_id: Option<NodeId>,
+    mover: Option<NodeId>,
     to: Option<(Option<JobSet>, &str)>,
 ) -> Cmd {
     let (keys, list) = (store.redis.keys(queue), store.keys.queue_key(queue));
@@ -106,7 +106,7 @@ pub(super) fn move_command(
     };
     let mut cmd = MOVE_ENTRIES.call(&EntryKeys::new(&store.keys, &keys).between(source, target));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
-    cmd.arg(transfer_id.map(|transfer_id| transfer_id.to_string()).unwrap_or_default());
+    cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default());
     cmd.arg(source_kind).arg(target_kind).arg(due).arg(queue);
     cmd
 }

@@ -19,8 +19,8 @@ use crate::store::{TransferBatch, TransferBatchResult, TransferMarkReply, Transf
 
 #[async_trait]
 impl TransferStore for Sidekiq {
-    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        self.redis.set_transfer_mark(queue, transfer_id, to).await
+    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        self.redis.set_transfer_mark(queue, mover, to).await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
@@ -30,10 +30,10 @@ impl TransferStore for Sidekiq {
     async fn transfer_out(
         &self,
         queue: &str,
-        transfer_id: NodeId,
+        mover: NodeId,
         jobs: Vec<(JobId, SystemTime)>,
     ) -> Result<Option<usize>> {
-        transfer_out(self, queue, transfer_id, &jobs).await
+        transfer_out(self, queue, mover, &jobs).await
     }
 
     async fn shared_keyspace(&self) -> Result<Option<String>> {
@@ -99,7 +99,7 @@ fn target_key(record: &JobRecord) -> (&'static str, i64) {
 pub(super) async fn transfer_out(
     store: &Sidekiq,
     queue: &str,
-    transfer_id: NodeId,
+    mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
     let mut located: Vec<_> = {
@@ -123,7 +123,7 @@ pub(super) async fn transfer_out(
     }
     let mut removed = 0;
     for (source, entries) in sources {
-        let mut cmd = edit::move_command(store, queue, source, Some(transfer_id), None);
+        let mut cmd = edit::move_command(store, queue, source, Some(mover), None);
         for (id, found) in &entries {
             cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg("");
         }

@@ -11,16 +11,16 @@ use crate::store::*;
 capability! {
     /// Moves jobs to and from another store without losing or doubling one.
     pub trait TransferStore(transfer: "moving queues") {
-        /// Marks a queue as moving to another store, on behalf of this transfer. With `to == None`, removes the mark.
+        /// Marks a queue as moving to another store, on behalf of this mover. With `to == None`, removes the mark.
         ///
         /// While a queue is marked, nothing is claimed from it, paused or not, and its jobs do not change. None is
         /// removed, rescheduled or replaced by a push, which returns `Existing`. Running jobs continue, and pushes are
-        /// accepted. A queue that is already marked keeps its mark, now for the new transfer; only the latest transfer
+        /// accepted. A queue that is already marked keeps its mark, now for the new mover; only the latest mover
         /// can remove it. Returns the mark after the call.
         async fn set_transfer_mark(
             &self,
             queue: &str,
-            transfer_id: NodeId,
+            mover: NodeId,
             to: Option<&str>,
         ) -> Result<TransferMarkReply>;
 
@@ -33,13 +33,13 @@ capability! {
         async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult>;
 
         /// Deletes jobs that are now in another store, each only if it was pushed at the given time and is not running.
-        /// Returns how many were deleted; `None`, deleting nothing, if the queue is not marked for this transfer.
+        /// Returns how many were deleted; `None`, deleting nothing, if the queue is not marked for this mover.
         ///
         /// Their ids are not remembered, so the jobs may come back.
         async fn transfer_out(
             &self,
             queue: &str,
-            transfer_id: NodeId,
+            mover: NodeId,
             jobs: Vec<(JobId, SystemTime)>,
         ) -> Result<Option<usize>>;
 

@@ -18,8 +18,8 @@ use crate::store::{TransferBatch, TransferBatchResult, TransferMark, TransferMar
 
 #[async_trait]
 impl TransferStore for Redis {
-    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
-        set_transfer_mark(self, queue, transfer_id, to).await
+    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        set_transfer_mark(self, queue, mover, to).await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
@@ -29,10 +29,10 @@ impl TransferStore for Redis {
     async fn transfer_out(
         &self,
         queue: &str,
-        transfer_id: NodeId,
+        mover: NodeId,
         jobs: Vec<(JobId, SystemTime)>,
     ) -> Result<Option<usize>> {
-        transfer_out(self, queue, transfer_id, &jobs).await
+        transfer_out(self, queue, mover, &jobs).await
     }
 
     async fn shared_keyspace(&self) -> Result<Option<String>> {
@@ -44,12 +44,12 @@ impl TransferStore for Redis {
 pub(super) async fn set_transfer_mark(
     store: &Redis,
     queue: &str,
-    transfer_id: NodeId,
+    mover: NodeId,
     to: Option<&str>,
 ) -> Result<TransferMarkReply> {
     let keys = store.register_queue("set_transfer_mark", queue).await?;
     let mut cmd = script::SET_TRANSFER_MARK.call(&*keys);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(transfer_id.to_string()).arg(to.unwrap_or(""));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(mover.to_string()).arg(to.unwrap_or(""));
     let value = store.send_replicated("set_transfer_mark", &keys, Some(&script::SET_TRANSFER_MARK), &[cmd]).await?;
     let mut reply = store.parse_reply("set_transfer_mark", value)?;
     let mark = TransferMark::parse(&reply.text()?);
@@ -152,12 +152,12 @@ fn output_fields(record: &JobRecord) -> Vec<(String, String)> {
 pub(super) async fn transfer_out(
     store: &Redis,
     queue: &str,
-    transfer_id: NodeId,
+    mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
     let keys = store.keys(queue);
     let mut cmd = script::TRANSFER_OUT.call(&*keys);
-    cmd.arg(store.manual_now()).arg(transfer_id.to_string());
+    cmd.arg(store.manual_now()).arg(mover.to_string());
     for (id, pushed) in jobs {
         cmd.arg(id.as_bytes()).arg(to_micros(*pushed));
     }

@@ -231,9 +231,9 @@ CREATE TABLE duly_removed_id_1 (
 -- The last batch that a transfer from another store brought into a queue. A resumed transfer continues from it.
 CREATE TABLE duly_transfer_checkpoint (
   queue_no    INTEGER NOT NULL,
-  transfer_id BLOB NOT NULL,              -- the id of the node that started the transfer
+  begun_by    BLOB NOT NULL,              -- the id of the node that started the transfer
   checkpoint  TEXT NOT NULL,
-  PRIMARY KEY (queue_no, transfer_id)
+  PRIMARY KEY (queue_no, begun_by)
 ) STRICT, WITHOUT ROWID;
 
 -- Cron rules. Workers interpret `rule`; for the store a tick is only a time.

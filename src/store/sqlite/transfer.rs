@@ -22,10 +22,10 @@ use crate::store::{
 
 #[async_trait]
 impl TransferStore for Sqlite {
-    async fn set_transfer_mark(&self, queue: &str, transfer_id: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
         let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
         self.writer
-            .write("set_transfer_mark", move |tx| set_transfer_mark(tx, &queue, transfer_id, to.as_deref()))
+            .write("set_transfer_mark", move |tx| set_transfer_mark(tx, &queue, mover, to.as_deref()))
             .await
     }
 
@@ -36,11 +36,11 @@ impl TransferStore for Sqlite {
     async fn transfer_out(
         &self,
         queue: &str,
-        transfer_id: NodeId,
+        mover: NodeId,
         jobs: Vec<(JobId, SystemTime)>,
     ) -> Result<Option<usize>> {
         let queue = queue.to_owned();
-        self.writer.write("transfer_out", move |tx| transfer_out(tx, &queue, transfer_id, &jobs)).await
+        self.writer.write("transfer_out", move |tx| transfer_out(tx, &queue, mover, &jobs)).await
     }
 
     async fn shared_keyspace(&self) -> Result<Option<String>> {
@@ -52,14 +52,14 @@ impl TransferStore for Sqlite {
 pub(super) fn set_transfer_mark(
     tx: &Tx<'_>,
     name: &str,
-    transfer_id: NodeId,
+    mover: NodeId,
     to: Option<&str>,
 ) -> rusqlite::Result<TransferMarkReply> {
     let queue = tx.ensure_queue(name)?;
     let mark = match (read_transfer_mark(tx, queue)?, to) {
-        (Some(old), Some(_)) => Some(TransferMark { mover: transfer_id, ..old }),
-        (None, Some(to)) => Some(TransferMark { begun_by: transfer_id, mover: transfer_id, to: to.to_owned() }),
-        (Some(old), None) if old.mover != transfer_id => Some(old),
+        (Some(old), Some(_)) => Some(TransferMark { mover, ..old }),
+        (None, Some(to)) => Some(TransferMark { begun_by: mover, mover, to: to.to_owned() }),
+        (Some(old), None) if old.mover != mover => Some(old),
         (_, None) => None,
     };
     tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
@@ -205,7 +205,7 @@ fn find_conflict(tx: &Tx<'_>, queue: i64, record: &JobRecord) -> rusqlite::Resul
 }
 
 fn read_checkpoint(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
-    tx.statement("SELECT checkpoint FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
+    tx.statement("SELECT checkpoint FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND begun_by = ?2")?
         .query_row(params![queue, begun_by.as_bytes()], |row| row.get(0))
         .optional()
 }
@@ -215,12 +215,12 @@ fn set_checkpoint(tx: &Tx<'_>, queue: i64, checkpoint: &TransferCheckpoint) -> r
     match &checkpoint.replacement {
         Some(note) => tx
             .statement(
-                "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, transfer_id, checkpoint)
+                "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, begun_by, checkpoint)
                    VALUES (?1, ?2, ?3)",
             )?
             .execute(params![queue, begun_by, note])?,
         None => tx
-            .statement("DELETE FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
+            .statement("DELETE FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND begun_by = ?2")?
             .execute(params![queue, begun_by])?,
     };
     Ok(())
@@ -230,13 +230,13 @@ fn set_checkpoint(tx: &Tx<'_>, queue: i64, checkpoint: &TransferCheckpoint) -> r
 pub(super) fn transfer_out(
     tx: &Tx<'_>,
     name: &str,
-    transfer_id: NodeId,
+    mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> rusqlite::Result<Option<usize>> {
     let Some(queue) = tx.find_queue(name)? else {
         return Ok(None);
     };
-    if read_transfer_mark(tx, queue)?.is_none_or(|mark| mark.mover != transfer_id) {
+    if read_transfer_mark(tx, queue)?.is_none_or(|mark| mark.mover != mover) {
         return Ok(None);
     }
     let mut gone = 0;

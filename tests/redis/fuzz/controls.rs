@@ -75,7 +75,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("prune", "redis.call('HDEL', @meta, id)", "", "failure records"),
     ("claim", "conf[2] or conf[3]", "conf[2]", "under transfer, and was changed"),
     ("remove", "if conf[1] then", "if false then", "under transfer, and was changed"),
-    ("transfer_out", "(conf[1] or ''):sub(1, 36) ~= $transfer_id", "not conf[1]", "without the transfer mark"),
+    ("transfer_out", "(conf[1] or ''):sub(1, 36) ~= $mover", "not conf[1]", "without the transfer mark"),
     ("transfer_out", "redis.call('LREM', list, 1, ready_ticket)", "", "has a record"),
     ("transfer_out", "if redis.call('SREM', @stale, ticket) == 0 then", "if false then", ""),
     ("transfer_in", "if found ~= $checkpoint_before then", "if false then", "unknown checkpoint"),

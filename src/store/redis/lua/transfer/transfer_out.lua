@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
 -- transfer_out: deletes jobs that are in another store now. Their ids are not remembered, because they may come back.
 -- keys: conf held job meta errors due done dead unique stale ready[4] progress groups job_index
--- args: now transfer_id jobs...
+-- args: now mover jobs...
 --   jobs: id and time of the push of each
--- Returns { now, how many were deleted | -1 if the queue has no mark of this transfer }
+-- Returns { now, how many were deleted | -1 if the queue has no mark of this mover }
 -- include read_time, check_format, increment_field, to_digits, read_record, make_tickets, list_terms, index_jobs, remove_waiting
 -- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_dead, remove_dead, erase_job
 local NEAR = 1000
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', @conf, 'moving', 'has_stale')
-if (conf[1] or ''):sub(1, 36) ~= $transfer_id then
+if (conf[1] or ''):sub(1, 36) ~= $mover then
   return { now, -1 }
 end
 
