@@ -261,8 +261,7 @@ fn read_points(
     .collect()
 }
 
-/// Recounts all jobs and rebuilds the job index: for a file that was created without them, and after a repair. The
-/// counters of events cannot be recounted and stay.
+/// Recounts all jobs and rebuilds the job index after a repair. The counters of events cannot be recounted and stay.
 pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
         "DELETE FROM duly_queue_stats WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
@@ -285,9 +284,9 @@ pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
            (SELECT count(*) FROM duly_ended e WHERE e.group_no = duly_dead_group.group_no);
          DELETE FROM duly_dead_group WHERE count = 0;
          DELETE FROM duly_job_index;
-         {WORDS} INSERT INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
+         {TERMS} INSERT INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
            SELECT queue_no, state, term, due_or_ended_at, job_no FROM wanted;",
-        WORDS = crate::store::sqlite::jobs::job_index::EXPECTED_TERMS_CTE
+        TERMS = crate::store::sqlite::jobs::job_index::EXPECTED_TERMS_CTE
     ))
 }
 
@@ -298,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tallies_survive_packing(numbers in proptest::collection::vec(prop_oneof![Just(0), 0..300u64, any::<u64>()], STAT_NUMBERS)) {
+        fn packed_counters_are_unpacked_unchanged(numbers in proptest::collection::vec(prop_oneof![Just(0), 0..300u64, any::<u64>()], STAT_NUMBERS)) {
             let numbers: [u64; STAT_NUMBERS] = numbers.try_into().expect("as many");
             prop_assert_eq!(unpack_counters(&pack_counters(&numbers)), numbers);
         }

@@ -22,12 +22,12 @@ pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
     store.writer.run_outside_transaction("repair", |conn| conn.execute_batch("REINDEX")).await?;
     store.writer.write("repair", repair_all).await?;
     // Runs last, after the changes above have updated the counts.
-    let anew = |conn: &Connection| {
+    let recount = |conn: &Connection| {
         let tx = conn.unchecked_transaction()?;
         counts::recount(&tx)?;
         tx.commit()
     };
-    store.writer.run_outside_transaction("repair", anew).await
+    store.writer.run_outside_transaction("repair", recount).await
 }
 
 fn repair_all(tx: &Tx<'_>) -> rusqlite::Result<()> {

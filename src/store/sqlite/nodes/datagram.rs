@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn letters_survive_the_way(name in "[^\u{0}-\u{1f}]{0,300}", owner in any::<[u8; 16]>()) {
+        fn datagrams_are_parsed_as_they_were_written(name in "[^\u{0}-\u{1f}]{0,300}", owner in any::<[u8; 16]>()) {
             let turn = Datagram::LockTurn { name: name.clone(), owner: LockOwner::from_bytes(owner) };
             let ended = Datagram::Completed(vec![JobId::from_bytes(owner); DATAGRAM_IDS_MAX]);
             prop_assert!(ended.to_bytes().len() <= DATAGRAM_BYTES_MAX);
