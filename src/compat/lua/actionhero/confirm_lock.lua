@@ -13,7 +13,7 @@ if lock.holder ~= $owner or not lock.own then
   return { now, 0, 0 }
 end
 if redis.call('PEXPIRETIME', key) ~= tonumber($ends_ms) then
-  redis.call('SET', key, 'an ActionHero node that did not look', 'XX', 'KEEPTTL')
+  redis.call('SET', key, 'ActionHero node (lock not confirmed)', 'XX', 'KEEPTTL')
   redis.call('HDEL', @locks, lock.field)
   return { now, 0, 0 }
 end
