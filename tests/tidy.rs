@@ -329,6 +329,27 @@ fn scripts_follow_their_rules() {
     }
 }
 
+/// A part defines a function of its name, or the functions that its header lists.
+#[test]
+fn parts_define_the_functions_they_name() {
+    // These define constants or run statements.
+    const NO_FUNCTION: [&str; 4] = ["read_time", "check_format", "log_limits", "failure_limits"];
+    let mut missing = Vec::new();
+    for file in files(&["src/store/redis/lua/lib", "src/compat"], &[".lua"]) {
+        let Some((_, name)) = file.path.strip_suffix(".lua").and_then(|path| path.rsplit_once("/lib/")) else {
+            continue;
+        };
+        let listed = file.text.lines().find_map(|line| line.strip_prefix("-- functions: "));
+        for function in listed.unwrap_or(name).split(", ").filter(|name| !NO_FUNCTION.contains(name)) {
+            let starts = [format!("local function {function}("), format!("local {function} = {{}}")];
+            if !file.text.lines().any(|line| starts.iter().any(|start| line.starts_with(start))) {
+                missing.push(format!("{}: {function}", file.path));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 /// The header of a script declares exactly the keys and arguments that the script and its parts use.
 #[test]
 fn scripts_declare_their_keys_and_arguments() {

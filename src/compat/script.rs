@@ -8,7 +8,7 @@ use crate::compat::schedule::ScheduleKeys;
 use crate::store::redis::{Script, parts, scripts};
 
 /// Parts in addition to those of the Redis store.
-const PARTS: &[(&str, &str)] = parts!["check_list", "lease_items", "pad_ttl", "read_foreign_lock"];
+const PARTS: &[(&str, &str)] = parts!["check_list", "item_leases", "pad_ttl", "read_foreign_lock"];
 
 scripts! { PARTS;
     LockKeys<'static> {

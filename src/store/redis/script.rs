@@ -68,7 +68,8 @@ const PARTS: &[(&str, &str)] = parts![
     "count_event",
     "count_held",
     "count_outcomes",
-    "defer_jobs",
+    "deferred_hints",
+    "deliver_to_first_idle",
     "drop_failures",
     "drop_progress",
     "drop_replaced",
@@ -77,21 +78,20 @@ const PARTS: &[(&str, &str)] = parts![
     "failure_limits",
     "find_alive",
     "find_deferred",
-    "find_idle_node",
     "find_known",
     "find_oldest_ready",
     "fingerprint_queue",
     "forget_node",
-    "group_dead",
+    "group_counts",
     "increment_field",
-    "index_jobs",
+    "index_members",
+    "index_terms",
     "insert_dead",
     "insert_job",
     "insert_later",
     "insert_ready",
     "insert_scheduled",
     "is_closed",
-    "list_terms",
     "list_waiters",
     "log_limits",
     "make_tickets",
@@ -103,10 +103,10 @@ const PARTS: &[(&str, &str)] = parts![
     "push_tick_job",
     "push_tickets",
     "read_lock",
-    "read_record",
     "read_records",
     "read_state",
     "read_time",
+    "record_fields",
     "release_jobs",
     "remove_dead",
     "remove_waiting",
@@ -322,10 +322,10 @@ mod tests {
             assert!(part.contains(&line), "{name} has no line {line:?}");
         };
         has("log_limits", format!("local LOG_LINES_MAX = {LOG_LINES_MAX}\n"));
-        has("group_dead", format!("local GROUPS_MAX = {DEAD_GROUPS_MAX}\n"));
+        has("group_counts", format!("local GROUPS_MAX = {DEAD_GROUPS_MAX}\n"));
         has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {STAT_NUMBERS}, 10\n"));
         has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {STAT_NUMBERS}\n"));
-        has("defer_jobs", format!("local HINTS_MAX, WAKES_MAX = {DEFERRED_HINTS_MAX}, 16\n"));
+        has("deferred_hints", format!("local HINTS_MAX, WAKES_MAX = {DEFERRED_HINTS_MAX}, 16\n"));
         has("find_deferred", format!("local LOOK_MAX = {DEFERRED_HINTS_PER_CLAIM_MAX}\n"));
         has("list_waiters", format!("local WAITERS_LOOK_MAX = {LOCK_WAITERS_CHECKED_MAX}\n"));
         has("read_lock", format!("local SLOTS_MAX = {LOCK_SLOTS_MAX}\n"));

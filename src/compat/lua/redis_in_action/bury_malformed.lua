@@ -5,7 +5,7 @@
 --   source_type: delayed or list; keep: how long they are kept; items: of each: item, id, record, failure, group, kind and error of the
 --   group
 -- Returns { now, how many were buried }
--- include read_time, check_format, to_digits, read_record, group_dead, list_terms, index_jobs, insert_dead
+-- include read_time, check_format, to_digits, record_fields, group_counts, index_terms, index_members, insert_dead
 local buried = 0
 for n = &items, #ARGV, 6 do
   local item, id = ARGV[n], ARGV[n + 1]

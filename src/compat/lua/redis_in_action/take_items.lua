@@ -5,7 +5,7 @@
 -- args: now items...
 --   items: of each: item, id, record, another id in case the first is taken, the record with that one
 -- Returns { now, how many were taken }
--- include read_time, check_format, is_closed, increment_field, read_record
+-- include read_time, check_format, is_closed, increment_field, record_fields
 local taken = 0
 if is_closed(@conf) then
   return { now, taken }

@@ -4,7 +4,7 @@
 -- args: now scale channel id due
 --   scale: microseconds per unit of a score; due: 'n' microseconds, '+n' from now
 -- Returns { now, 1: it was added | 2: it will be when the running one is done }
--- include read_time, to_digits, lease_items
+-- include read_time, to_digits, item_leases
 local id, due = $id, tonumber($due)
 if $due:byte(1) == 43 then
   due = now + due

@@ -3,7 +3,7 @@
 -- keys: set leases lease_ends next attempts dead
 -- args: now scale channel id
 -- Returns { now, 1 if it was there }
--- include read_time, lease_items
+-- include read_time, item_leases
 local id = $id
 local removed = redis.call('ZREM', @set, id) + redis.call('HDEL', @next, id) + redis.call('HDEL', @dead, id)
 end_lease(id)

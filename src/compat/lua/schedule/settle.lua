@@ -5,7 +5,7 @@
 -- args: now scale channel id fence outcome duration
 --   outcome: done, extend or retry
 -- Returns { now, 0: not held any more | 1: applied | 2: done, and its next occurrence waits }
--- include read_time, to_digits, lease_items
+-- include read_time, to_digits, item_leases
 local id, outcome, duration = $id, $outcome, tonumber($duration)
 local lease = read_lease(id)
 if not lease or lease.fence ~= $fence then

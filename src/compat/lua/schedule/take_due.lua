@@ -4,7 +4,7 @@
 -- keys: set leases lease_ends next attempts dead conf
 -- args: now scale channel max_ids lease max_attempts
 -- Returns { now, { id }, { fence }, { first due, microseconds }, { number of this attempt }, when the next one is due|'' }
--- include read_time, to_digits, lease_items
+-- include read_time, to_digits, item_leases
 local max, lease_for, max_attempts = tonumber($max_ids), tonumber($lease), tonumber($max_attempts)
 local LOOK = 200
 

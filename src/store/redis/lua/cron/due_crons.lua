@@ -8,7 +8,8 @@ local conf = redis.call('HMGET', @conf, 'format', 'moving', 'next_tick')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
-if conf[2] then
+local transfer_mark, next_tick = conf[2], conf[3]
+if transfer_mark then
   return { now, {}, '' }
 end
 local CHUNK, BYTES = 15, 1048576
@@ -31,4 +32,4 @@ for at = &names, math.min(#ARGV, max + &names - 1) do
     rules[#rules + 1] = rule
   end
 end
-return { now, rules, conf[3] or '' }
+return { now, rules, next_tick or '' }

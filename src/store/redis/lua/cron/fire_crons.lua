@@ -6,12 +6,13 @@
 --   fires: of each rule: name; revision, tick, next and last tick (16 digits, 0: none); n|r|t (the tick waits: never, while the job
 --   with its unique key is running, while it is unfinished); number of jobs, and of each: id, record, due|'', ticket, unique key|''
 -- Returns { now, { yes|full|waiting|stale, { id of the job in the way of each job|'' } } of each rule, next tick|'' }
--- include read_time, to_digits, increment_field, wake_node, read_record, list_terms, index_jobs, insert_scheduled, find_known
+-- include read_time, to_digits, increment_field, wake_node, record_fields, index_terms, index_members, insert_scheduled, find_known
 -- include push_tick_job, set_next_tick, count_event, check_capacity
 local conf = redis.call('HMGET', @conf, 'format', 'moving', 'capacity_jobs', 'capacity_bytes')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local transfer_mark, max_jobs, max_bytes = conf[2], conf[3], conf[4]
 local NONE, answers, at, pushed = to_digits(0), {}, &fires, 0
 
 -- Returns whether the queue has room for the jobs that begin here. If it is full, the tick goes by.
@@ -20,15 +21,15 @@ local function has_room(first, jobs)
   for n = 0, jobs - 1 do
     bytes = bytes + args_bytes(ARGV[first + 1 + 5 * n])
   end
-  local has_capacity = jobs > 0 and (conf[3] or conf[4])
-  return not (has_capacity and check_capacity(conf[3], conf[4], redis.call('HGET', @conf, 'bytes'), jobs, bytes))
+  local has_capacity = jobs > 0 and (max_jobs or max_bytes)
+  return not (has_capacity and check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), jobs, bytes))
 end
 
 while at <= #ARGV do
   local name, revision, tick, next_tick, last, waits, jobs = unpack(ARGV, at, at + 6)
   local rule, answer = redis.call('HGET', @cron, name), { 'stale', {} }
   local holder = waits ~= 'n' and jobs ~= '0' and find_unique_holder(ARGV[at + 11])
-  if rule and not conf[2] and rule:sub(2, 33) == revision .. tick and rule:sub(50, 50) == '0' and tonumber(tick) <= now then
+  if rule and not transfer_mark and rule:sub(2, 33) == revision .. tick and rule:sub(50, 50) == '0' and tonumber(tick) <= now then
     -- With a new revision, a client that has read the rule before cannot store it as it was.
     local changed = rule:sub(1, 1) .. to_digits(tonumber(revision) + 1)
     if holder and (waits == 't' or redis.call('HEXISTS', @held, holder) == 1) then

@@ -11,13 +11,15 @@ local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'has_stale
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
-local is_closed, last, held_before = conf[2] or conf[3], parse_int(conf[5], 16), parse_int(conf[6], 15)
+local paused, transfer_mark, has_stale, next_tick = conf[2], conf[3], conf[4], conf[7]
+local is_closed, last, held_before = paused or transfer_mark, parse_int(conf[5], 16), parse_int(conf[6], 15)
+local deferred_mark = parse_int(conf[8], 16)
 local next_due = redis.call('ZRANGE', @due, '0', '0', 'WITHSCORES')[2]
 local fence, asks = to_digits(math.max(last + 1, now)), not is_closed and #ARGV >= &kinds
 local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, nil
 if asks or (not is_closed and next_due and tonumber(next_due) <= now) then
   -- Only this branch needs these parts, so only this branch creates their functions.
--- include push_tickets, list_terms, index_jobs, promote_due, find_deferred, adopt_deferred
+-- include push_tickets, index_terms, index_members, promote_due, find_deferred, adopt_deferred
   overdue = promote_due(tonumber($max_promoted))
   unseen = asks and adopt_deferred({ $kinds }, max)
   next_due = redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2]
@@ -25,7 +27,7 @@ end
 local tickets, ids, held, with_meta, stopped = {}, {}, nil, nil, nil
 if not is_closed then
 -- include take_tickets
-  tickets, ids, held, with_meta, stopped = take_tickets(node, fence, max, conf[4])
+  tickets, ids, held, with_meta, stopped = take_tickets(node, fence, max, has_stale)
 end
 if #ids > 0 then
 -- include read_records
@@ -51,5 +53,5 @@ else
     wake_node(@idle, $channel)
   end
 end
-local tick, all_seen = not conf[3] and conf[7] or '', asks and not unseen and 1 or 0
-return { now, fence, more, next_due or '', rank, tick, parse_int(conf[8], 16), all_seen, tickets, records, metas }
+local tick, all_seen = not transfer_mark and next_tick or '', asks and not unseen and 1 or 0
+return { now, fence, more, next_due or '', rank, tick, deferred_mark, all_seen, tickets, records, metas }

@@ -11,18 +11,19 @@ local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'capacity_
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local paused, transfer_mark, max_jobs, max_bytes, last_fence = conf[2], conf[3], conf[4], conf[5], conf[6]
 local has_capacity, woken, node, fence, held = 0, 1, nil, nil, nil
-if conf[4] or conf[5] then
+if max_jobs or max_bytes then
 -- include check_capacity
-  local full = check_capacity(conf[4], conf[5], redis.call('HGET', @conf, 'bytes'), 1, tonumber($args_bytes))
+  local full = check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), 1, tonumber($args_bytes))
   if full then
     return full
   end
   has_capacity = 1
 end
-if #nodes > 0 and not conf[2] and not conf[3] then
--- include parse_int, find_idle_node
-  node, fence, held = find_idle_node(nodes, conf[6], conf, 6)
+if #nodes > 0 and not paused and not transfer_mark then
+-- include parse_int, deliver_to_first_idle
+  node, fence, held = deliver_to_first_idle(nodes, last_fence, conf, 6)
 end
 redis.call('HSET', @job, $id, $record)
 if node then

@@ -3,7 +3,7 @@
 -- keys: conf held job meta due done dead stale ready[4] job_index
 -- args: now id record_before record
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
--- include read_time, check_format, increment_field, to_digits, read_record, make_tickets, read_state, list_terms, index_jobs
+-- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, read_state, index_terms, index_members
 -- include insert_scheduled, remove_waiting
 local id = $id
 local record = redis.call('HGET', @job, id)

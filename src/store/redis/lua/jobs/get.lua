@@ -4,7 +4,7 @@
 -- args: now id
 -- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure },
 --   progress|'', result|'', { log line } }
--- include read_time, check_format, read_record, make_tickets, failure_limits, log_limits
+-- include read_time, check_format, record_fields, make_tickets, failure_limits, log_limits
 local id = $id
 local record = redis.call('HGET', @job, id)
 if not record then

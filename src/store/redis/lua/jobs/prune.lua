@@ -3,8 +3,8 @@
 -- keys: conf job meta errors done dead gone[2] history progress groups job_index
 -- args: now remember max_done max_deleted
 -- Returns { now, how many were deleted }
--- include read_time, check_format, parse_int, increment_field, to_digits, rotate_gone, choose_gone, read_record, failure_limits
--- include drop_failures, log_limits, drop_progress, group_dead, sum_history, prune_history, list_terms, index_jobs
+-- include read_time, check_format, parse_int, increment_field, to_digits, rotate_gone, choose_gone, record_fields, failure_limits
+-- include drop_failures, log_limits, drop_progress, group_counts, sum_history, prune_history, index_terms, index_members
 prune_history((sum_history()))
 local max = tonumber($max_deleted)
 local done = redis.call('ZRANGE', @done, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)

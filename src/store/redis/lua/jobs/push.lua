@@ -9,11 +9,12 @@ local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_byt
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local max_jobs, max_bytes, bytes = conf[2], conf[3], conf[4]
 local ready, scheduled = $ready_counts[1] + $ready_counts[2] + $ready_counts[3] + $ready_counts[4], tonumber($scheduled_count)
 local jobs, tickets_at, has_capacity, woken = ready + scheduled, &jobs + 2 * (ready + scheduled), 0, 0
-if conf[2] or conf[3] then
+if max_jobs or max_bytes then
 -- include check_capacity
-  local full = check_capacity(conf[2], conf[3], conf[4], jobs, tonumber($args_bytes))
+  local full = check_capacity(max_jobs, max_bytes, bytes, jobs, tonumber($args_bytes))
   if full then
     return full
   end
@@ -24,7 +25,7 @@ insert_ready(tickets_at)
 local wakes = ready > 0
 if scheduled > 0 then
   -- Only this branch needs these parts, so only this branch creates their functions.
--- include to_digits, list_terms, index_jobs, insert_later
+-- include to_digits, index_terms, index_members, insert_later
   wakes = insert_later(tickets_at + ready, #ARGV) or wakes
 end
 increment_field(@conf, 'bytes', $args_bytes)

@@ -6,11 +6,12 @@
 --   jobs: as for push; then the age of remembered ids; 1 if any id may be known; a number of ids that are only looked up; those
 --   ids; then of each job with a unique key: key, id, k (keep the other job) or r (replace it)
 -- Returns { now, { id, holder|'' of each conflict }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
--- include read_time, increment_field, to_digits, read_record, make_tickets, list_terms, index_jobs, find_known, count_event
+-- include read_time, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, find_known, count_event
 local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_bytes', 'bytes', 'moving')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local max_jobs, max_bytes, bytes_before, transfer_mark = conf[2], conf[3], conf[4], conf[5]
 local ready, scheduled = $ready_counts[1] + $ready_counts[2] + $ready_counts[3] + $ready_counts[4], tonumber($scheduled_count)
 local jobs, bytes, tickets_at = ready + scheduled, tonumber($args_bytes), &jobs + 2 * (ready + scheduled)
 local rest_at = tickets_at + ready + 2 * scheduled
@@ -28,7 +29,7 @@ end
 for n = unique_at, #ARGV, 3 do
   local holder, id = redis.call('HGET', @unique, ARGV[n]), ARGV[n + 1]
   local record = holder and redis.call('HGET', @job, holder)
-  if record and (ARGV[n + 2] == 'k' or conf[5] or redis.call('HEXISTS', @held, holder) == 1) then
+  if record and (ARGV[n + 2] == 'k' or transfer_mark or redis.call('HEXISTS', @held, holder) == 1) then
     -- A running job is not replaced, nor one that may be on its way to another store.
     refused[#refused + 1], refused[#refused + 2] = id, holder
   elseif record then
@@ -40,7 +41,7 @@ if #refused > 0 then
   return { now, refused, {} }
 end
 -- include check_capacity
-local full = (conf[2] or conf[3]) and check_capacity(conf[2], conf[3], conf[4], jobs - #old, bytes)
+local full = (max_jobs or max_bytes) and check_capacity(max_jobs, max_bytes, bytes_before, jobs - #old, bytes)
 if full then
   return full
 end

@@ -4,8 +4,8 @@
 -- args: now id remember unique_key state channel
 --   state: the one that the job must be in: s, r, d, b, or '' for any
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
--- include read_time, check_format, increment_field, to_digits, rotate_gone, choose_gone, read_record, make_tickets, read_state
--- include list_terms, index_jobs, remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, group_dead, remove_dead
+-- include read_time, check_format, increment_field, to_digits, rotate_gone, choose_gone, record_fields, make_tickets, read_state
+-- include index_terms, index_members, remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, group_counts, remove_dead
 -- include erase_job, publish_completed
 local id = $id
 local record = redis.call('HGET', @job, id)

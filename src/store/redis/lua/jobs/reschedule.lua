@@ -4,8 +4,8 @@
 -- args: now channel id due unique_key state
 --   due: microseconds, or + and microseconds from now; state: the one that the job must be in: s, r, d, b, or '' for any
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' | id of the other job that has the unique key }
--- include read_time, check_format, increment_field, to_digits, wake_node, read_record, make_tickets, read_state, list_terms
--- include index_jobs, insert_scheduled, remove_waiting, group_dead, remove_dead
+-- include read_time, check_format, increment_field, to_digits, wake_node, record_fields, make_tickets, read_state, index_terms
+-- include index_members, insert_scheduled, remove_waiting, group_counts, remove_dead
 local id, unique_key = $id, $unique_key
 local record = redis.call('HGET', @job, id)
 if not record then

@@ -13,13 +13,14 @@ local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watc
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local held, retention, watched_until, bytes, half, since = conf[2], conf[3], conf[4], conf[5], conf[6], conf[7]
 local acked, finished, done, times, lost, lost_at = split_by_holder(first, plain, tonumber($kept_count))
 local freed = 0
 if #acked > 0 then
 -- include rotate_gone, log_limits, drop_progress
   freed = redis.call('HDEL', @held, unpack(acked))
   redis.call('HDEL', @job, unpack(acked))
-  redis.call('SADD', rotate_gone(tonumber($remember), conf[6], conf[7]), unpack(acked))
+  redis.call('SADD', rotate_gone(tonumber($remember), half, since), unpack(acked))
   drop_progress(acked)
 end
 if #finished > 0 then
@@ -33,11 +34,11 @@ if freed > 0 then
     less, ending = subtract_lost(lost_at)
   end
 -- include widen_retention, release_jobs, count_outcomes
-  release_jobs(freed, conf[2], conf[5], ending, conf[3], times)
+  release_jobs(freed, held, bytes, ending, retention, times)
   count_outcomes(first, less)
-  if conf[4] then
+  if watched_until then
 -- include publish_completed
-    publish_completed($channel, conf[4], acked, finished)
+    publish_completed($channel, watched_until, acked, finished)
   end
 end
 return { now, unpack(lost) }

@@ -8,14 +8,15 @@
 --   when a deferred job was due before|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release). Its time is how long the job is kept or waits.
 -- Returns { now, id of each job that was not held }
--- include read_time, to_digits, parse_int, increment_field, read_record, complete_ticket, list_terms, index_jobs
--- include failure_limits, add_failure, drop_failures, group_dead, log_limits, drop_progress, store_result, rotate_gone, choose_gone
--- include insert_dead, insert_scheduled, defer_jobs, settle_one, push_tickets, wake_node
+-- include read_time, to_digits, parse_int, increment_field, record_fields, complete_ticket, index_terms, index_members
+-- include failure_limits, add_failure, drop_failures, group_counts, log_limits, drop_progress, store_result, rotate_gone, choose_gone
+-- include insert_dead, insert_scheduled, deferred_hints, settle_one, push_tickets, wake_node
 local first, lost, lost_at, freed, ended, released, times, goes_on = &counters + 2 * $counter_count, {}, {}, 0, {}, {}, {}, false
 local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local held, retention, watched_until, bytes = conf[2], conf[3], conf[4], conf[5]
 for at = first, #ARGV, 12 do
   if redis.call('HGET', @held, ARGV[at]) ~= ARGV[at + 1] then
     lost[#lost + 1], lost_at[#lost_at + 1] = ARGV[at], (at - first) / 12 + 1
@@ -33,8 +34,8 @@ end
 if freed > 0 then
 -- include subtract_lost, widen_retention, release_jobs, count_outcomes, publish_completed
   local less, ending = subtract_lost(lost_at)
-  release_jobs(freed, conf[2], conf[5], ending, conf[3], times)
+  release_jobs(freed, held, bytes, ending, retention, times)
   count_outcomes(first, less)
-  publish_completed($channel, conf[4], ended)
+  publish_completed($channel, watched_until, ended)
 end
 return { now, unpack(lost) }

@@ -4,7 +4,7 @@
 -- keys: conf lease since idle nodes held meta errors ready[4] counted_history
 -- args: now channel node suspect lease cursor max_jobs reason
 -- Returns { now, how many were moved, cursor, how many are left }
--- include read_time, check_format, increment_field, to_digits, parse_int, read_record, failure_limits, add_failure, count_crash
+-- include read_time, check_format, increment_field, to_digits, parse_int, record_fields, failure_limits, add_failure, count_crash
 -- include wake_node, push_tickets, count_held, subtract_held, forget_node, count_event
 local SCAN, SCANS = 500, 5
 local LETTERS = { ['0'] = 'a', ['1'] = 'b', ['2'] = 'c', ['3'] = 'd' }

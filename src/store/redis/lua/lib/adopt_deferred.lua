@@ -1,6 +1,6 @@
 -- adopt_deferred: makes jobs ready that other nodes deferred and this node handles. They go to the head of their list, and only
 -- if no job of a more urgent list is ready. Returns whether there may be more.
--- needs: to_digits, push_tickets, list_terms, index_jobs, find_deferred
+-- needs: to_digits, push_tickets, index_terms, index_members, find_deferred
 
 -- Returns the most urgent priority that has a ready job, from 0.
 local function most_urgent_priority()

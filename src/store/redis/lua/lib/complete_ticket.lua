@@ -1,5 +1,5 @@
 -- complete_ticket: returns a ticket of the schedule with its terms. A node that cannot read the record sends it without them.
--- needs: read_record
+-- needs: record_fields
 local function complete_ticket(ticket)
   if ticket:sub(-1) ~= ' ' then
     return ticket

@@ -1,5 +1,5 @@
 -- count_crash: adds one crash to the meta of a job and to its failures. Returns the turn of its tickets.
--- needs: to_digits, read_record, add_failure
+-- needs: to_digits, record_fields, add_failure
 local function count_crash(id, node, reason)
   local meta = redis.call('HGET', @meta, id)
   local due, attempts, crashes, failures, turn = to_digits(0), 0, 0, 0, 0

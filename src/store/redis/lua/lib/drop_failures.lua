@@ -1,5 +1,5 @@
 -- drop_failures: deletes all failures of a job.
--- needs: read_record, failure_limits
+-- needs: record_fields, failure_limits
 local function drop_failures(id, meta)
   local last = read_count(meta, 53)
   local fields = {}

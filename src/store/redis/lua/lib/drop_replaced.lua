@@ -1,5 +1,5 @@
 -- drop_replaced: removes jobs that a push replaces. Each is a table of id, record and meta.
--- needs: read_record, remove_waiting, drop_failures, drop_progress, choose_gone, publish_completed
+-- needs: record_fields, remove_waiting, drop_failures, drop_progress, choose_gone, publish_completed
 local function drop_replaced(old, remember)
   local ids = {}
   for i, job in ipairs(old) do

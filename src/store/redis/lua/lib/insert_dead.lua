@@ -1,5 +1,5 @@
 -- insert_dead: adds a job to the dead jobs and to the index. `kept_until` is when prune may delete it.
--- needs: list_terms, index_jobs
+-- needs: index_terms, index_members
 local function insert_dead(kept_until, id, meta)
   local members = {}
   add_dead_terms(members, id, meta)

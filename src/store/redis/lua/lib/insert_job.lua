@@ -3,7 +3,7 @@
 --   failures, group|'', kind and error of the group|'', how long it is kept when done, number of progress fields and values;
 --   each failure; each progress field and its value
 -- How long a done job is kept is added to `times`.
--- needs: read_record, increment_field, insert_scheduled, insert_dead, group_dead
+-- needs: record_fields, increment_field, insert_scheduled, insert_dead, group_counts
 local function insert_job(at, has_stale, times)
   local id, ticket, record, meta = unpack(ARGV, at, at + 3)
   local state, time, unique_key, failures = unpack(ARGV, at + 4, at + 7)

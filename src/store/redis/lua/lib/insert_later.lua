@@ -1,6 +1,6 @@
 -- insert_later: inserts the scheduled jobs of a batch; from `due_at` to `last` are the due time and the ticket of each.
 -- Returns whether one of them is due before all that were scheduled.
--- needs: to_digits, list_terms, index_jobs
+-- needs: to_digits, index_terms, index_members
 local function insert_later(due_at, last)
   local CHUNK, later, members, is_first = 1000, {}, {}, false
   local first = tonumber(redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2]) or math.huge

@@ -1,5 +1,5 @@
 -- insert_scheduled: adds a job to the schedule and to the index.
--- needs: list_terms, index_jobs
+-- needs: index_terms, index_members
 local function insert_scheduled(due, ticket)
   local members = {}
   add_due_terms(members, ticket, due)

@@ -1,7 +1,7 @@
 -- promote_due: moves due jobs to the ready lists. Returns whether there may be more.
 -- Promoted jobs are the head of the schedule, and of the scheduled jobs of each term. So they leave both as ranges: to look up
 -- each job by itself takes longer, and grows with the size of the schedule.
--- needs: push_tickets, list_terms, index_jobs
+-- needs: push_tickets, index_terms, index_members
 local TERMS_MAX = 1000
 
 -- Returns the tail of the last member of each head, given the last ticket of each head.

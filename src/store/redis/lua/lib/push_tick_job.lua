@@ -1,5 +1,5 @@
 -- push_tick_job: inserts the job of a cron tick, unless its id is known or another job has its unique key.
--- needs: read_record, increment_field, insert_scheduled, find_known
+-- needs: record_fields, increment_field, insert_scheduled, find_known
 
 -- Returns the unfinished job that has a unique key, if there is one.
 local function find_unique_holder(unique_key)

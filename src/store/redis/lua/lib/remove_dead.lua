@@ -1,5 +1,5 @@
 -- remove_dead: removes a job from the dead jobs, its group and the index. Returns whether it was dead.
--- needs: list_terms, index_jobs, group_dead
+-- needs: index_terms, index_members, group_counts
 local function remove_dead(id, meta)
   if redis.call('ZREM', @dead, id) == 0 then
     return false

@@ -1,5 +1,5 @@
 -- remove_waiting: removes a scheduled or ready job from its place.
--- needs: make_tickets, list_terms, index_jobs
+-- needs: make_tickets, index_terms, index_members
 
 -- Removes a ticket from the schedule. Returns whether it was there.
 local function remove_scheduled(ticket)

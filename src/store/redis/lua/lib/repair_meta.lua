@@ -1,6 +1,6 @@
 -- repair_meta: keeps a readable meta. Only a dead job has a group and terms after it. Without a job (`to` is none) all of it
 -- goes. Returns the meta.
--- needs: to_digits, read_record, drop_progress, group_dead
+-- needs: to_digits, record_fields, drop_progress, group_counts
 local function repair_meta(id, meta, to, record)
   local group = meta and meta:sub(73, 88) or ''
   local is_whole = meta and meta:match('^' .. ('%d'):rep(72)) and (group == '' or #group == 16)

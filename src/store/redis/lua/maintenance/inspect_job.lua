@@ -6,7 +6,7 @@
 -- Returns { now, head of its record|'', meta|'', held value|'', done until|'', dead until|'', 1 if remembered as gone, the last
 --   fence, 1 if its holder has a lease, { ticket, due|'', 1 if stale, how often it is in each ready list }, { the job that a key
 --   names|'' }, { member of job_index that exists } }
--- include read_time, check_format, to_digits, read_record, make_tickets, list_terms
+-- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms
 local id, tickets, keys, done, terms, found = $id, {}, {}, {}, {}, {}
 local record, meta = redis.call('HGET', @job, id), redis.call('HGET', @meta, id)
 local held = redis.call('HGET', @held, id) or ''

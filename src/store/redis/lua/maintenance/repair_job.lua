@@ -4,7 +4,7 @@
 -- args: now id meta held to time unique_key ticket_count seen...
 --   meta, held: as they must be; to: ready, due, done, dead, held or none; seen: tickets; then =unique key, #failure, ~member of job_index
 -- Returns { now, 'repaired' | 'changed' }
--- include read_time, check_format, to_digits, read_record, make_tickets, list_terms, index_jobs, insert_dead, insert_scheduled, log_limits, drop_progress, group_dead, repair_meta
+-- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms, index_members, insert_dead, insert_scheduled, log_limits, drop_progress, group_counts, repair_meta
 local id, to, keys_at = $id, $to, &seen + $ticket_count
 local record, meta = redis.call('HGET', @job, id), redis.call('HGET', @meta, id)
 local is_same = (meta or '') == $meta and (redis.call('HGET', @held, id) or '') == $held

@@ -4,7 +4,7 @@
 -- args: now node lease info expiring_within
 --   expiring_within: leases of other nodes that end within this time are returned
 -- Returns { now, how many jobs it holds, 1 if it should claim, { node, microseconds until its lease ends } of others that hold jobs,
---   deferred_mark, 0 if the queue is closed, 1 if the node was not known }
+--   deferred_mark (0 if the queue is closed), 1 if the node was not known }
 -- include read_time, to_digits, parse_int
 local SUSPECTS_MAX = 20
 local node, lease = $node, tonumber($lease)
@@ -12,6 +12,7 @@ local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'next_tick
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
+local paused, transfer_mark, next_tick, deferred_mark, held = conf[2], conf[3], conf[4], conf[5], conf[6]
 local own = tonumber(redis.call('ZSCORE', @lease, node))
 local lapsed = not own or own < now
 if lapsed then
@@ -39,7 +40,7 @@ if #expiring > 0 then
 end
 local next_due = tonumber(redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2])
 local has_work = (next_due and next_due <= now) or redis.call('EXISTS', @ready) > 0
-local is_closed, tick = conf[2] or conf[3], tonumber(conf[4])
+local is_closed, tick = paused or transfer_mark, tonumber(next_tick)
 local claims = (tick and tick <= now) or (has_work and not is_closed)
-local mark = is_closed and 0 or parse_int(conf[5], 16)
-return { now, parse_int(conf[6], 15), claims and 1 or 0, others, mark, known and 0 or 1 }
+local mark = is_closed and 0 or parse_int(deferred_mark, 16)
+return { now, parse_int(held, 15), claims and 1 or 0, others, mark, known and 0 or 1 }

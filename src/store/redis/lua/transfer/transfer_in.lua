@@ -5,8 +5,8 @@
 -- args: now channel field checkpoint_before checkpoint fence jobs...
 --   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: see insert_job
 -- Returns { now, 'yes' | 'taken' | 'lost', { id of each that is known, or whose unique key is taken }, the checkpoint as found|'' }
--- include read_time, check_format, increment_field, to_digits, wake_node, read_record, parse_int, widen_retention, group_dead
--- include list_terms, index_jobs, insert_dead, insert_scheduled, insert_job
+-- include read_time, check_format, increment_field, to_digits, wake_node, record_fields, parse_int, widen_retention, group_counts
+-- include index_terms, index_members, insert_dead, insert_scheduled, insert_job
 local conf = redis.call('HMGET', @conf, $field, 'fence', 'has_stale', 'done_retention')
 local found, fence = conf[1] or '', tonumber(conf[2]) or 0
 local function set_checkpoint()

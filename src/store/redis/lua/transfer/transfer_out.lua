@@ -4,8 +4,8 @@
 -- args: now mover jobs...
 --   jobs: id and time of the push of each
 -- Returns { now, how many were deleted | -1 if the queue has no mark of this mover }
--- include read_time, check_format, increment_field, to_digits, read_record, make_tickets, list_terms, index_jobs, remove_waiting
--- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_dead, remove_dead, erase_job
+-- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, remove_waiting
+-- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_counts, remove_dead, erase_job
 local NEAR = 1000
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', @conf, 'moving', 'has_stale')

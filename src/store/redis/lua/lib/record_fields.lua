@@ -1,5 +1,6 @@
--- read_record: reads numbers of a meta and fields of a record. A damaged number counts as 0, a damaged priority as normal:
+-- record_fields: reads numbers of a meta and fields of a record. A damaged number counts as 0, a damaged priority as normal:
 -- a script that failed here would leave a half-finished change behind.
+-- functions: read_count, add_one, args_bytes, read_terms, read_priority
 local COUNT_MAX = 2147483647
 
 -- Returns the number of 10 digits that begins at this byte of a meta.

@@ -1,4 +1,5 @@
--- index_jobs: adds members to the job index, or removes them.
+-- index_members: adds members to the job index, or removes them.
+-- functions: add_to_index, drop_from_index
 local CHUNK = 500
 
 local function add_to_index(members)

@@ -1,7 +1,8 @@
--- list_terms: lists the members of the job index that belong to a job.
+-- index_terms: lists the members of the job index that belong to a job.
 -- A member is s (scheduled) or b (dead), a term, a 0 byte, a time (16 digits: when it is due, or when it died) and the id. So
 -- the jobs of one term are neighbours, ordered by time.
 -- A term is k and the kind, or t and a tag. A dead job also has g and its group, and the empty term, which all dead jobs have.
+-- functions: term_heads, add_terms, ticket_terms, due_tail, add_due_terms, add_dead_terms
 -- needs: to_digits
 
 -- Members begin with a head. Many jobs have the same terms, so heads are kept by their terms.

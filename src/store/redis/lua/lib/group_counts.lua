@@ -1,6 +1,7 @@
--- group_dead: counts dead jobs of the same kind and error in groups.
+-- group_counts: counts dead jobs of the same kind and error in groups.
 -- A group is 16 hex digits. Its value is the count (10 digits), when the first and the last job died (16 digits each), kind,
 -- tab, error. A dead job has its group after its meta.
+-- functions: join_group, leave_group
 local GROUPS_MAX = 1000
 
 -- Adds a job to a group, or to the group for the rest if there are too many. Returns the group.

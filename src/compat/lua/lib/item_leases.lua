@@ -1,5 +1,6 @@
--- lease_items: functions of all scripts on a sorted set of due times.
+-- item_leases: reads, ends and replaces the leases of items in a sorted set of due times.
 -- A lease is fence, end (16 digits each), the score that the set has, a space, the score that it had before.
+-- functions: to_score, read_lease, is_untouched, end_lease, insert_item, insert_next
 local scale = tonumber($scale)
 
 local function to_score(time)

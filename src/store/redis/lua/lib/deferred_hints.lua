@@ -1,6 +1,7 @@
--- defer_jobs: leaves hints at jobs that are scheduled only because their node has no handler for the kind, and wakes others.
+-- deferred_hints: leaves hints at jobs that are scheduled only because their node has no handler for the kind, and wakes others.
 -- A hint is the kind, a 0 byte, the priority, the ticket as in the schedule and its due time (16 digits).
 -- If there are too many hints, all are dropped: the jobs become due anyway, and may be deferred again.
+-- functions: add_deferred_hint, write_deferred_hints
 -- needs: to_digits, parse_int
 local HINTS_MAX, WAKES_MAX = 10000, 16
 local hints, outdated = {}, {}
