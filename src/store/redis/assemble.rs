@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// A script with its parts in place of the lines that include them, and with positions in place of names.
 #[derive(Debug)]
-pub(crate) struct Assembled {
+pub(crate) struct AssembledScript {
     pub(crate) code: String,
     /// The names of its keys in their order, `ready[1]` to `ready[4]` for `ready[4]`. The keys of a name that ends in `...` follow.
     pub(crate) keys: Vec<String>,
@@ -39,60 +39,60 @@ struct Names {
 }
 
 /// Assembles a script; `part` returns the text of a part. The error lists everything that is wrong with the script.
-pub(crate) fn assemble<'p>(body: &str, part: impl Fn(&str) -> Option<&'p str>) -> Result<Assembled, String> {
-    let mut scribe = Scribe::of(body);
+pub(crate) fn assemble<'p>(body: &str, part: impl Fn(&str) -> Option<&'p str>) -> Result<AssembledScript, String> {
+    let mut assembler = Assembler::from_header(body);
     let mut code = String::new();
     let mut included = BTreeSet::new();
     for line in body.lines() {
         match line.strip_prefix("-- include ") {
-            None => scribe.line(line, &mut code),
+            None => assembler.write_line(line, &mut code),
             Some(names) => {
                 for name in names.split(", ") {
                     let text = part(name);
-                    scribe.check(text.is_some(), || format!("there is no part {name}"));
-                    scribe.part(name, text.unwrap_or_default(), &included, &mut code);
+                    assembler.check(text.is_some(), || format!("there is no part {name}"));
+                    assembler.write_part(name, text.unwrap_or_default(), &included, &mut code);
                     included.insert(name.to_owned());
                 }
             }
         }
     }
-    scribe.check_all_used();
-    scribe.checked(code).map(|code| Assembled {
+    assembler.check_all_used();
+    assembler.finish(code).map(|code| AssembledScript {
         code,
-        keys: scribe.keys.all(),
+        keys: assembler.keys.expand(),
         #[cfg(test)]
-        args: scribe.args.all(),
+        args: assembler.args.expand(),
     })
 }
 
 /// Replaces the names in a piece of code by the positions that a header gives them.
 #[cfg(test)]
 pub(crate) fn expand(header: &str, text: &str) -> Result<String, String> {
-    let (mut scribe, mut code) = (Scribe::of(header), String::new());
-    scribe.expand(text, &mut code);
-    scribe.checked(code)
+    let (mut assembler, mut code) = (Assembler::from_header(header), String::new());
+    assembler.expand(text, &mut code);
+    assembler.finish(code)
 }
 
 /// Writes the code and remembers which names it uses.
-struct Scribe {
+struct Assembler {
     keys: Names,
     args: Names,
     used: BTreeSet<(&'static str, String)>,
     problems: Vec<String>,
 }
 
-impl Scribe {
-    fn of(body: &str) -> Self {
-        Scribe {
-            keys: Names::read(body, "-- keys: ", "KEYS"),
-            args: Names::read(body, "-- args: ", "ARGV"),
+impl Assembler {
+    fn from_header(body: &str) -> Self {
+        Assembler {
+            keys: Names::parse(body, "-- keys: ", "KEYS"),
+            args: Names::parse(body, "-- args: ", "ARGV"),
             used: BTreeSet::new(),
             problems: Vec::new(),
         }
     }
 
-    /// The code, if nothing is wrong with it.
-    fn checked(&self, code: String) -> Result<String, String> {
+    /// Returns the code, or everything that is wrong with it.
+    fn finish(&self, code: String) -> Result<String, String> {
         if self.problems.is_empty() { Ok(code) } else { Err(self.problems.join("; ")) }
     }
 
@@ -112,8 +112,8 @@ impl Scribe {
         }
     }
 
-    /// The line of a part that begins with `-- needs: ` lists the parts that must be included before it.
-    fn part(&mut self, name: &str, text: &str, included: &BTreeSet<String>, code: &mut String) {
+    /// Writes a part. Its line that begins with `-- needs: ` lists the parts that must be included before it.
+    fn write_part(&mut self, name: &str, text: &str, included: &BTreeSet<String>, code: &mut String) {
         for line in text.lines() {
             for needed in line.strip_prefix("-- needs: ").into_iter().flat_map(|names| names.split(", ")) {
                 self.check(included.contains(needed), || {
@@ -121,11 +121,11 @@ impl Scribe {
                 });
             }
             self.check(!line.starts_with("-- include "), || format!("the part {name} includes another part"));
-            self.line(line, code);
+            self.write_line(line, code);
         }
     }
 
-    fn line(&mut self, line: &str, code: &mut String) {
+    fn write_line(&mut self, line: &str, code: &mut String) {
         match line.trim_start().starts_with("--") {
             true => code.push_str(line),
             false => self.expand(line, code),
@@ -143,7 +143,7 @@ impl Scribe {
             let name: String = behind.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
             rest = match sign {
                 "'" => {
-                    let end = end_of_text(behind);
+                    let end = quoted_length(behind);
                     code.push_str(&format!("'{}", &behind[..end]));
                     &behind[end..]
                 }
@@ -151,14 +151,14 @@ impl Scribe {
                     self.problems.push(format!("{sign} has no name behind it: {line}"));
                     behind
                 }
-                _ => self.name(sign, &name, &behind[name.len()..], code),
+                _ => self.write_name(sign, &name, &behind[name.len()..], code),
             };
         }
         code.push_str(rest);
     }
 
-    /// Writes what a name stands for; returns the text behind it.
-    fn name<'t>(&mut self, sign: &str, name: &str, behind: &'t str, code: &mut String) -> &'t str {
+    /// Writes the expression that a name stands for. Returns the text after the name.
+    fn write_name<'t>(&mut self, sign: &str, name: &str, behind: &'t str, code: &mut String) -> &'t str {
         let names = if sign == "@" { &self.keys } else { &self.args };
         let table = names.table;
         let Some((first, count)) =
@@ -183,7 +183,7 @@ impl Scribe {
             code.push_str(&format!("(#{table} - {})", first - 1));
             return behind;
         }
-        let Some((index, behind)) = index_of(behind) else {
+        let Some((index, behind)) = split_index(behind) else {
             code.push_str(&match count {
                 Count::Several(times) => {
                     Vec::from_iter((first..first + times).map(|n| format!("{table}[{n}]"))).join(", ")
@@ -214,8 +214,8 @@ impl Scribe {
 }
 
 impl Names {
-    /// The names of the header line that begins in this way.
-    fn read(body: &str, head: &str, table: &'static str) -> Names {
+    /// Parses the header line that begins with `head`.
+    fn parse(body: &str, head: &str, table: &'static str) -> Names {
         let line = body.lines().find_map(|line| line.strip_prefix(head)).unwrap_or_default();
         let (mut names, mut first) = (Vec::new(), 1);
         for word in line.split_whitespace() {
@@ -231,7 +231,8 @@ impl Names {
         Names { table, names }
     }
 
-    fn all(&self) -> Vec<String> {
+    /// Returns one name per key or argument, without those of a rest.
+    fn expand(&self) -> Vec<String> {
         let mut all = Vec::new();
         for Name { name, count, .. } in &self.names {
             match count {
@@ -244,8 +245,8 @@ impl Names {
     }
 }
 
-/// The expression in brackets at the beginning of a text, and the text behind it.
-fn index_of(text: &str) -> Option<(&str, &str)> {
+/// Returns the expression in brackets at the beginning of a text, and the text after it.
+fn split_index(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('[')?;
     let mut depth = 1;
     for (at, c) in inner.char_indices() {
@@ -261,8 +262,8 @@ fn index_of(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The length of a text in quotes, behind the first quote and with the last.
-fn end_of_text(text: &str) -> usize {
+/// Returns the length of a quoted text after its first quote, including the last quote.
+fn quoted_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
         match c {
@@ -279,8 +280,8 @@ mod tests {
 
     const HEAD: &str = "#!lua\n-- keys: conf ready[4] lists...\n-- args: now counts[2] rest...\n";
 
-    /// The code of this line below a header that declares the names.
-    fn line(line: &str) -> Result<String, String> {
+    /// Returns the code of this line below a header that declares the names.
+    fn assemble_line(line: &str) -> Result<String, String> {
         let uses_all = "local _ = @conf, @ready, @lists, $now, $counts, $rest";
         let code = assemble(&format!("{HEAD}{uses_all}\n{line}\n"), |_| None)?.code;
         Ok(code.lines().last().unwrap_or_default().to_owned())
@@ -288,15 +289,15 @@ mod tests {
 
     #[test]
     fn names_become_positions() {
-        assert_eq!(line("f(@conf, $now)").as_deref(), Ok("f(KEYS[1], ARGV[1])"));
+        assert_eq!(assemble_line("f(@conf, $now)").as_deref(), Ok("f(KEYS[1], ARGV[1])"));
         assert_eq!(
-            line("f(@ready[2], @ready[p + 1], @ready[p])").as_deref(),
+            assemble_line("f(@ready[2], @ready[p + 1], @ready[p])").as_deref(),
             Ok("f(KEYS[3], KEYS[2 + p], KEYS[1 + p])")
         );
-        assert_eq!(line("f(@ready[$now + 1])").as_deref(), Ok("f(KEYS[2 + ARGV[1]])"));
-        assert_eq!(line("f(@ready)").as_deref(), Ok("f(KEYS[2], KEYS[3], KEYS[4], KEYS[5])"));
-        assert_eq!(line("f(#@lists, @lists[n], $rest)").as_deref(), Ok("f((#KEYS - 5), KEYS[5 + n], unpack(ARGV, 4))"));
-        assert_eq!(line("for at = &rest, #ARGV do").as_deref(), Ok("for at = 4, #ARGV do"));
+        assert_eq!(assemble_line("f(@ready[$now + 1])").as_deref(), Ok("f(KEYS[2 + ARGV[1]])"));
+        assert_eq!(assemble_line("f(@ready)").as_deref(), Ok("f(KEYS[2], KEYS[3], KEYS[4], KEYS[5])"));
+        assert_eq!(assemble_line("f(#@lists, @lists[n], $rest)").as_deref(), Ok("f((#KEYS - 5), KEYS[5 + n], unpack(ARGV, 4))"));
+        assert_eq!(assemble_line("for at = &rest, #ARGV do").as_deref(), Ok("for at = 4, #ARGV do"));
         assert_eq!(expand(HEAD, "$counts").as_deref(), Ok("ARGV[2], ARGV[3]"));
         let script = assemble("-- args: now ids...\nf($now, $ids)", |_| None).expect("whole");
         assert_eq!((script.keys.len(), script.args), (0, vec!["now".to_owned()]));
@@ -304,14 +305,14 @@ mod tests {
 
     #[test]
     fn texts_and_comments_stay_as_they_are() {
-        assert_eq!(line("x:match('^%d$', '@conf \\' $now')").as_deref(), Ok("x:match('^%d$', '@conf \\' $now')"));
-        assert_eq!(line("  -- @nothing").as_deref(), Ok("  -- @nothing"));
+        assert_eq!(assemble_line("x:match('^%d$', '@conf \\' $now')").as_deref(), Ok("x:match('^%d$', '@conf \\' $now')"));
+        assert_eq!(assemble_line("  -- @nothing").as_deref(), Ok("  -- @nothing"));
     }
 
     #[test]
     fn mistakes_are_found() {
-        assert_eq!(line("f(@held)").expect_err("is wrong"), "@held is not declared");
-        assert_eq!(line("f(@ready[5])").expect_err("is wrong"), "there is no @ready[5]");
+        assert_eq!(assemble_line("f(@held)").expect_err("is wrong"), "@held is not declared");
+        assert_eq!(assemble_line("f(@ready[5])").expect_err("is wrong"), "there is no @ready[5]");
         let body = "-- keys: conf\n-- include one, two";
         let part = |name: &str| (name == "one").then_some("-- needs: zero\nf($now)\n");
         let why = assemble(body, part).expect_err("is wrong");
