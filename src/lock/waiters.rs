@@ -126,7 +126,7 @@ pub(crate) struct LockWaitHandle {
     peers: Arc<Peers>,
     wait: Arc<LockWait>,
     /// Whether the store has replied to the caller's own request, so that none is pending.
-    is_answered: AtomicBool,
+    has_reply: AtomicBool,
 }
 
 impl Peers {
@@ -147,7 +147,7 @@ impl Peers {
             // Registered before the request, so that an immediate turn is not missed.
             self.inner.lock_waiters.waits().insert(wait.request.owner, wait.clone());
         }
-        LockWaitHandle { peers: self.clone(), wait, is_answered: AtomicBool::new(false) }
+        LockWaitHandle { peers: self.clone(), wait, has_reply: AtomicBool::new(false) }
     }
 }
 
@@ -172,7 +172,7 @@ impl LockWaitHandle {
                         tokio::time::sleep(backoff_delay(failures)).await;
                         continue;
                     }
-                    self.is_answered.store(true, Ordering::SeqCst);
+                    self.has_reply.store(true, Ordering::SeqCst);
                     *wait.last_error() = None;
                     return Ok(self.handle_first_reply(held, &reply));
                 }
@@ -190,8 +190,8 @@ impl LockWaitHandle {
 
     /// Returns the store error if the last request failed or no reply has arrived yet.
     pub(crate) fn last_error(&self) -> Option<String> {
-        let has_reply = self.is_answered.load(Ordering::SeqCst) || self.wait.is_handed_over.load(Ordering::SeqCst);
-        let no_reply = (!has_reply).then(|| "no reply yet".to_owned());
+        let is_pending = !self.has_reply.load(Ordering::SeqCst) && !self.wait.is_handed_over.load(Ordering::SeqCst);
+        let no_reply = is_pending.then(|| "no reply yet".to_owned());
         self.wait.last_error().clone().or(no_reply)
     }
 
@@ -251,7 +251,7 @@ impl Drop for LockWaitHandle {
         self.peers.inner.lock_waiters.waits().remove(&self.wait.request.owner);
         // If the peer thread requests the lock, it releases it too, so that its own request is not overtaken.
         self.wait.ended.cancel();
-        if self.is_answered.load(Ordering::SeqCst) {
+        if self.has_reply.load(Ordering::SeqCst) {
             return;
         }
         let (inner, request) = (self.peers.inner.clone(), self.wait.request.clone());

@@ -94,7 +94,7 @@ capability! {
         /// kind.
         ///
         /// If that wake is lost, the heartbeat reply counts the job, and a claim with `resync` returns it. A delivery
-        /// made before a claim arrives before the reply to that claim. A store need not implement direct delivery.
+        /// made before a claim arrives before the reply to that claim. A store may never deliver.
         async fn accept_deliveries(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()>;
     }
 }

@@ -68,8 +68,8 @@ pub(crate) struct QueueKeys {
     pub(crate) channel: String,
     /// Channels, one per node and kind that it accepts: jobs that a push delivers.
     pub(crate) jobs: String,
-    /// When a script last replied that the queue has no capacity set, on the monotonic clock. Not a key.
-    pub(crate) uncapped_at: AtomicI64,
+    /// When a script last replied that the queue is unlimited, on the monotonic clock. Not a key.
+    pub(crate) unlimited_at: AtomicI64,
     /// `deferred_mark` of `conf`, as a script last replied. Not a key.
     pub(crate) deferred_mark: AtomicI64,
     /// Whether the last push of this process found an idle node. Not a key.
@@ -139,7 +139,7 @@ impl QueueKeys {
             deferred: key("deferred"),
             channel: key("wake:"),
             jobs: key("job:"),
-            uncapped_at: AtomicI64::new(i64::MIN),
+            unlimited_at: AtomicI64::new(i64::MIN),
             deferred_mark: AtomicI64::new(0),
             has_idle: AtomicBool::new(false),
         }
@@ -171,7 +171,7 @@ pub(crate) struct PeerKeys {
     pub(crate) format: String,
     /// Hash: the last fence; how many slots a lock has; each hold.
     pub(crate) locks: String,
-    /// Sorted set, all scores 0: those that wait for locks, in their order.
+    /// Sorted set, all scores 0: waiters for locks, in the order of their turns.
     pub(crate) lock_waiters: String,
     /// Hash: owner and lock to its member of `lock_waiters`.
     pub(crate) waiter_index: String,

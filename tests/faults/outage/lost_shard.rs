@@ -42,7 +42,7 @@ async fn open_without(servers: &Cluster, lost: &str) -> Duly {
     let health = duly.health().await.expect("a report");
     let warning =
         health.warnings.iter().find(|warning| warning.contains(lost)).expect("a warning names the lost server");
-    assert!(warning.contains("does not answer"), "{warning}");
+    assert!(warning.contains("does not reply"), "{warning}");
     assert!(health.durability.contains("the last second or two"), "{}", health.durability);
     duly
 }

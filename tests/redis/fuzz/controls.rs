@@ -87,7 +87,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("fire_crons", "rule:sub(50, 50) == '0'", "true", "not active"),
     ("fire_crons", "rule:sub(2, 33) == revision .. tick", "rule:sub(18, 33) == tick", "another revision"),
     ("fire_crons", "and not transfer_mark and", "and", "under transfer"),
-    ("fire_crons", "answers, set_next_tick()", "answers, ''", "know the first tick"),
+    ("fire_crons", "results, set_next_tick()", "results, ''", "know the first tick"),
     ("fire_crons", "find_known({ id })[1] or ", "", "no longer holds"),
     ("put_cron", "\nset_next_tick()", "", "know the first tick"),
     ("remove_cron", "redis.call('ZREM', @ticks, $name)", "", "belongs to a rule"),

@@ -5,7 +5,7 @@
 --   requests: name, owner and ttl for each of lock_keys
 -- Returns { now, { 1: extended | 0: not held } }
 -- include read_time, to_digits, read_foreign_lock
-local answers = {}
+local results = {}
 for n = 1, #@lock_keys do
   local at = &requests + 3 * (n - 1)
   local name, owner, ttl = ARGV[at], ARGV[at + 1], ARGV[at + 2]
@@ -15,6 +15,6 @@ for n = 1, #@lock_keys do
     redis.call('PEXPIRE', @lock_keys[n], math.ceil(ttl / 1000))
     redis.call('HSET', @locks, lock.field, to_digits(now + ttl) .. lock.hold:sub(17))
   end
-  answers[n] = is_held and 1 or 0
+  results[n] = is_held and 1 or 0
 end
-return { now, answers }
+return { now, results }

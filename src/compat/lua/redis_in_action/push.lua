@@ -9,7 +9,7 @@ local why = check_list(@list, @sidekiq_queues, $queue)
 if why then
   return { now, why, {} }
 end
-local answers, wakes = {}, false
+local results, wakes = {}, false
 local first = tonumber(redis.call('ZRANGE', @delayed, 0, 0, 'WITHSCORES')[2]) or math.huge
 for n = &items, #ARGV, 3 do
   local item, due, id = ARGV[n], ARGV[n + 1], ARGV[n + 2]
@@ -17,7 +17,7 @@ for n = &items, #ARGV, 3 do
   if id ~= '' then
     known = redis.call('HEXISTS', @job, id) + redis.call('SISMEMBER', @gone[1], id) + redis.call('SISMEMBER', @gone[2], id)
   end
-  answers[#answers + 1] = known == 0 and 1 or 0
+  results[#results + 1] = known == 0 and 1 or 0
   if known == 0 then
     local at = tonumber(due) or now
     at = due:byte(1) == 43 and now + at or at
@@ -35,4 +35,4 @@ end
 if wakes then
   wake_node(@idle, $channel)
 end
-return { now, '', answers }
+return { now, '', results }

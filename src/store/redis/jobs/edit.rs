@@ -128,7 +128,7 @@ pub(crate) async fn set_capacity(store: &Redis, queue: &str, capacity: Capacity)
         |maximum: Option<u64>| maximum.map(|maximum| maximum.min(EXACT_INTEGER_MAX).to_string()).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(text(capacity.jobs)).arg(text(capacity.bytes));
     let value = store.send_replicated("set_capacity", &keys, Some(&script::SET_CAPACITY), &[cmd]).await?;
-    keys.uncapped_at.store(i64::MIN, Ordering::Relaxed);
+    keys.unlimited_at.store(i64::MIN, Ordering::Relaxed);
     store.parse_reply("set_capacity", value)?.capacity()
 }
 

@@ -35,8 +35,8 @@ use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
 
-/// How long a process trusts that a queue has no capacity limit; one set elsewhere takes effect after this time.
-const UNLIMITED_CACHE_TTL: Micros = 1_000_000;
+/// How long a process trusts that a queue is unlimited; a capacity set elsewhere takes effect after this time.
+const UNLIMITED_TTL: Micros = 1_000_000;
 /// A minute, in microseconds.
 pub(crate) const MINUTE_MICROS: Micros = 60_000_000;
 
@@ -100,7 +100,7 @@ async fn push_queue(
                 let old = replaced.get(&id).copied().flatten();
                 results[*index] = Some(old.map_or(PushResult::New(id), |old| PushResult::Replaced { id, old }));
             }
-            answer_duplicates(jobs, &sent_indexes, &duplicates, results);
+            set_duplicate_results(jobs, &sent_indexes, &duplicates, results);
             return Ok(());
         }
         // Duplicates first: if one has the id of a sent job, the sent job is meant.
@@ -143,7 +143,7 @@ fn split_duplicates(jobs: &[Push], remaining: &[usize]) -> (Vec<usize>, Vec<usiz
 }
 
 /// Sets the results of duplicates after the first job of each went in.
-fn answer_duplicates(jobs: &[Push], sent_indexes: &[usize], duplicates: &[usize], results: &mut [Option<PushResult>]) {
+fn set_duplicate_results(jobs: &[Push], sent_indexes: &[usize], duplicates: &[usize], results: &mut [Option<PushResult>]) {
     if duplicates.is_empty() {
         return;
     }
@@ -206,7 +206,7 @@ impl QueuePushBatch<'_> {
         if !needs_checks
             && all_now
             && no_idle_nodes
-            && self.is_known_unlimited()
+            && self.is_unlimited()
             && let Some(reply) = self.push_in_transaction(store).await?
         {
             return Ok(reply);
@@ -304,20 +304,20 @@ impl QueuePushBatch<'_> {
         Ok(ScriptReply::push_accepted("push", reply.now))
     }
 
-    /// Records the queue's state from the reply: whether a node was idle, and whether there is a capacity limit.
+    /// Records the queue's state from the reply: whether a node was idle, and whether the queue is unlimited.
     fn note_queue_state(&self, reply: &mut ScriptReply) {
         if reply.is_queue_full() {
             return;
         }
         self.keys.has_idle.store(reply.last_int() == Some(1), Ordering::Relaxed);
-        let unlimited = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
-        self.keys.uncapped_at.store(unlimited, Ordering::Relaxed);
+        let unlimited_at = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
+        self.keys.unlimited_at.store(unlimited_at, Ordering::Relaxed);
     }
 
-    /// Returns whether a recent reply reported no capacity limit.
-    fn is_known_unlimited(&self) -> bool {
-        let reported_at = self.keys.uncapped_at.load(Ordering::Relaxed);
-        Clock::system().since_boot().saturating_sub(reported_at) < UNLIMITED_CACHE_TTL
+    /// Returns whether a recent reply reported that the queue is unlimited.
+    fn is_unlimited(&self) -> bool {
+        let reported_at = self.keys.unlimited_at.load(Ordering::Relaxed);
+        Clock::system().since_boot().saturating_sub(reported_at) < UNLIMITED_TTL
     }
 
     /// Returns the bytes of all args.

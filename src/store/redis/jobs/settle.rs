@@ -36,7 +36,7 @@ pub(crate) async fn settle(store: &Redis, node: NodeId, ends: Vec<AttemptEnd>) -
 /// in a second, concurrent request.
 async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&AttemptEnd]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
-    let (mut plain, mut retained, mut others, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut plain, mut kept, mut others, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut seen = HashSet::with_capacity(ends.len());
     for end in ends {
         let is_plain_ack = end.outcome == Outcome::Ack
@@ -47,13 +47,13 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&Attempt
             // A second outcome of the same job: the first counts.
             _ if !seen.insert(end.id()) => lost.push(end.id()),
             true if end.keep.is_zero() => plain.push(*end),
-            true => retained.push(*end),
+            true => kept.push(*end),
             false => others.push(*end),
         }
     }
     let acks = async {
-        let acked = !(plain.is_empty() && retained.is_empty());
-        if acked { Some(settle_acks(store, node, &keys, &plain, &retained).await) } else { None }
+        let acked = !(plain.is_empty() && kept.is_empty());
+        if acked { Some(settle_acks(store, node, &keys, &plain, &kept).await) } else { None }
     };
     let rest =
         async { if others.is_empty() { None } else { Some(settle_individually(store, node, &keys, &others).await) } };
@@ -72,15 +72,15 @@ async fn settle_acks(
     node: NodeId,
     keys: &QueueKeys,
     plain: &[&AttemptEnd],
-    retained: &[&AttemptEnd],
+    kept: &[&AttemptEnd],
 ) -> Result<Vec<JobId>> {
-    let mut cmd = acks_command(store, keys, node, plain.len(), retained.len());
-    let acks = || plain.iter().chain(retained).copied();
+    let mut cmd = acks_command(store, keys, node, plain.len(), kept.len());
+    let acks = || plain.iter().chain(kept).copied();
     append_counters(&mut cmd, acks(), store.options.history);
     for end in acks() {
         cmd.arg(end.id().as_bytes());
     }
-    for end in retained {
+    for end in kept {
         cmd.arg(span_micros(end.keep));
     }
     // Jobs of one claim have the same held value and are mostly adjacent.
@@ -117,9 +117,9 @@ fn settle_command(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script
     cmd
 }
 
-fn acks_command(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, retained: usize) -> Cmd {
+fn acks_command(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
     let mut cmd = settle_command(store, keys, node, &script::SETTLE);
-    cmd.arg(plain).arg(retained);
+    cmd.arg(plain).arg(kept);
     cmd
 }
 

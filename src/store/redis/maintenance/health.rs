@@ -376,7 +376,7 @@ impl MastersInfo {
                 true => "its queues stop, lists of all queues are incomplete, locks and calls wait",
                 false => "its queues stop",
             };
-            format!("the master at {address} does not answer: {effect}, and its settings are unknown: {error}")
+            format!("the master at {address} does not reply: {effect}, and its settings are unknown: {error}")
         };
         self.unreachable.iter().map(warning).collect()
     }

@@ -37,7 +37,7 @@ pub(crate) fn claim(tx: &Tx<'_>, registry: &NodeRegistry, node: NodeId, claim: &
         return Ok(ClaimReply::new(tx.now, resync(tx, node_no, queue, &claim.queue)?));
     }
     let taken_back = match claim.suspect {
-        Some(suspect) => nodes::take_back(tx, registry, suspect, queue)?,
+        Some(suspect) => nodes::take_back_if_dead(tx, registry, suspect, queue)?,
         None => 0,
     };
     let claimed = claim_batch(tx, node_no, queue, claim)?;

@@ -1,5 +1,5 @@
 -- bury_entry: adds an entry to the dead set, which keeps the newest entries of the last days, as Sidekiq does in Ruby.
--- If Ruby is configured to keep more, there may be very many: one script removes at most so many, those that died first.
+-- If Ruby is configured to keep more, there may be very many: one script removes at most TRIM_MAX, oldest first.
 -- needs: pick_score
 local trimmed = 0
 

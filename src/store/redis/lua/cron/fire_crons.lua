@@ -13,7 +13,7 @@ if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
 local transfer_mark, max_jobs, max_bytes = conf[2], conf[3], conf[4]
-local NONE, answers, at, pushed = to_digits(0), {}, &fires, 0
+local NONE, results, at, pushed = to_digits(0), {}, &fires, 0
 
 -- Returns whether the queue has room for the jobs that begin here. If it is full, the tick goes by.
 local function has_room(first, jobs)
@@ -21,27 +21,27 @@ local function has_room(first, jobs)
   for n = 0, jobs - 1 do
     bytes = bytes + args_bytes(ARGV[first + 1 + 5 * n])
   end
-  local has_capacity = jobs > 0 and (max_jobs or max_bytes)
-  return not (has_capacity and check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), jobs, bytes))
+  local is_limited = jobs > 0 and (max_jobs or max_bytes)
+  return not (is_limited and check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), jobs, bytes))
 end
 
 while at <= #ARGV do
   local name, revision, tick, next_tick, last, waits, jobs = unpack(ARGV, at, at + 6)
-  local rule, answer = redis.call('HGET', @cron, name), { 'stale', {} }
+  local rule, result = redis.call('HGET', @cron, name), { 'stale', {} }
   local holder = waits ~= 'n' and jobs ~= '0' and find_unique_holder(ARGV[at + 11])
   if rule and not transfer_mark and rule:sub(2, 33) == revision .. tick and rule:sub(50, 50) == '0' and tonumber(tick) <= now then
     -- With a new revision, a client that has read the rule before cannot store it as it was.
     local changed = rule:sub(1, 1) .. to_digits(tonumber(revision) + 1)
     if holder and (waits == 't' or redis.call('HEXISTS', @held, holder) == 1) then
-      answer = { 'waiting', { holder } }
+      result = { 'waiting', { holder } }
       redis.call('HSET', @cron, name, changed .. rule:sub(18, 50) .. '1' .. rule:sub(52))
       redis.call('ZADD', @ticks, now + $wait, name)
     else
       local room = has_room(at + 7, tonumber(jobs))
-      answer[1], last = room and 'yes' or 'full', last == NONE and rule:sub(34, 49) or last
+      result[1], last = room and 'yes' or 'full', last == NONE and rule:sub(34, 49) or last
       for n = 1, room and tonumber(jobs) or 0 do
-        answer[2][n] = push_tick_job(unpack(ARGV, at + 2 + 5 * n, at + 6 + 5 * n))
-        pushed = pushed + (answer[2][n] == '' and 1 or 0)
+        result[2][n] = push_tick_job(unpack(ARGV, at + 2 + 5 * n, at + 6 + 5 * n))
+        pushed = pushed + (result[2][n] == '' and 1 or 0)
       end
       redis.call('HSET', @cron, name, changed .. next_tick .. last .. '00' .. rule:sub(52))
       if next_tick == NONE then
@@ -51,10 +51,10 @@ while at <= #ARGV do
       end
     end
   end
-  answers[#answers + 1], at = answer, at + 7 + 5 * tonumber(jobs)
+  results[#results + 1], at = result, at + 7 + 5 * tonumber(jobs)
 end
 if pushed > 0 then
   count_event(@counted_history, '00', pushed)
   wake_node(@idle, $channel)
 end
-return { now, answers, set_next_tick() }
+return { now, results, set_next_tick() }

@@ -27,9 +27,9 @@ local holder = has_ended and unique_key ~= '' and redis.call('HGET', @unique, un
 if holder and redis.call('HEXISTS', @job, holder) == 1 then
   return { now, holder }
 end
-local attempts, crashes, failures, turn = 0, 0, 0, 0
+local attempts, crashes, failures, ticket_number = 0, 0, 0, 0
 if meta then
-  failures, turn = read_count(meta, 53), read_count(meta, 63)
+  failures, ticket_number = read_count(meta, 53), read_count(meta, 63)
 end
 if meta and not has_ended then
   attempts, crashes = read_count(meta, 33), read_count(meta, 43)
@@ -45,10 +45,10 @@ else
   remove_waiting(id, record, meta)
 end
 local due, priority = tonumber($due) + ($due:byte(1) == 43 and now or 0), read_priority(record)
-turn = add_one(turn)
-local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
+ticket_number = add_one(ticket_number)
+local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, ticket_number)
 redis.call('HSET', @meta, id, to_digits(math.max(due, now)) .. to_digits(now) .. counts)
-local ticket = id .. string.char(priority + 97) .. turn
+local ticket = id .. string.char(priority + 97) .. ticket_number
 if due > now then
   insert_scheduled(due, ticket .. ' ' .. read_terms(record))
 else

@@ -8,23 +8,23 @@
 --   runs: how many of all these jobs are held under one value, and the value, until all are named
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, split_by_holder
-local plain, first = tonumber($plain_count), &counters + 2 * $counter_count
+local first = &counters + 2 * $counter_count
 local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes', 'gone_half', 'gone_since')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
 local held, retention, watched_until, bytes, half, since = conf[2], conf[3], conf[4], conf[5], conf[6], conf[7]
-local acked, finished, done, times, lost, lost_at = split_by_holder(first, plain, tonumber($kept_count))
+local plain, kept, done, times, lost, lost_at = split_by_holder(first, tonumber($plain_count), tonumber($kept_count))
 local freed = 0
-if #acked > 0 then
+if #plain > 0 then
 -- include rotate_gone, log_limits, drop_progress
-  freed = redis.call('HDEL', @held, unpack(acked))
-  redis.call('HDEL', @job, unpack(acked))
-  redis.call('SADD', rotate_gone(tonumber($remember), half, since), unpack(acked))
-  drop_progress(acked)
+  freed = redis.call('HDEL', @held, unpack(plain))
+  redis.call('HDEL', @job, unpack(plain))
+  redis.call('SADD', rotate_gone(tonumber($remember), half, since), unpack(plain))
+  drop_progress(plain)
 end
-if #finished > 0 then
-  freed = freed + redis.call('HDEL', @held, unpack(finished))
+if #kept > 0 then
+  freed = freed + redis.call('HDEL', @held, unpack(kept))
   redis.call('ZADD', @done, unpack(done))
 end
 if freed > 0 then
@@ -38,7 +38,7 @@ if freed > 0 then
   count_outcomes(first, less)
   if watched_until then
 -- include publish_completed
-    publish_completed($channel, watched_until, acked, finished)
+    publish_completed($channel, watched_until, plain, kept)
   end
 end
 return { now, unpack(lost) }

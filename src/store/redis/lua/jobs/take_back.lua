@@ -35,9 +35,9 @@ table.sort(taken, function(a, b) return a > b end)
 local tickets = {}
 for i, fence_and_id in ipairs(taken) do
   local id = fence_and_id:sub(17)
-  local turn = count_crash(id, suspect, $reason)
+  local ticket_number = count_crash(id, suspect, $reason)
   -- The job has a meta now, so its ticket has a letter.
-  tickets[i] = id .. (LETTERS[flags[id]] or flags[id]) .. turn
+  tickets[i] = id .. (LETTERS[flags[id]] or flags[id]) .. ticket_number
   redis.call('HDEL', @held, id)
 end
 push_tickets('LPUSH', tickets)

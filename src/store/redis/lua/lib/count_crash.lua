@@ -1,15 +1,15 @@
--- count_crash: adds one crash to the meta of a job and to its failures. Returns the turn of its tickets.
+-- count_crash: adds one crash to the meta of a job and to its failures. Returns the number in its tickets.
 -- needs: to_digits, record_fields, add_failure
 local function count_crash(id, node, reason)
   local meta = redis.call('HGET', @meta, id)
-  local due, attempts, crashes, failures, turn = to_digits(0), 0, 0, 0, 0
+  local due, attempts, crashes, failures, ticket_number = to_digits(0), 0, 0, 0, 0
   if meta then
     due, attempts, crashes = meta:match('^' .. ('%d'):rep(16)) or due, read_count(meta, 33), read_count(meta, 43)
-    failures, turn = read_count(meta, 53), read_count(meta, 63)
+    failures, ticket_number = read_count(meta, 53), read_count(meta, 63)
   end
   failures = add_one(failures)
-  local counts = string.format('%010d%010d%010d%010d', attempts, add_one(crashes), failures, turn)
+  local counts = string.format('%010d%010d%010d%010d', attempts, add_one(crashes), failures, ticket_number)
   redis.call('HSET', @meta, id, due .. to_digits(now) .. counts)
   add_failure(id, failures, to_digits(now) .. string.format('%010d', add_one(attempts)) .. node .. reason)
-  return turn
+  return ticket_number
 end

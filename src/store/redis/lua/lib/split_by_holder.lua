@@ -1,25 +1,25 @@
--- split_by_holder: sorts acks by whether the node still holds the job under the value that it sent. The ids of `plain` acks
--- begin at `first`; then those of `kept` acks; then how long each of these is kept; then runs of held values.
+-- split_by_holder: sorts acks by whether the node still holds the job under the value that it sent. The ids of plain acks
+-- begin at `first`; then those of kept acks; then how long each of these is kept; then runs of held values.
 -- Returns the ids of plain acks; the ids of kept acks; until when each of these is kept, and its id; how long each is kept;
 -- the ids of lost jobs; the number of each of these among all.
-local function split_by_holder(first, plain, kept)
-  local kept_at = first + plain + kept
-  local runs_at = kept_at + kept
-  local acked, finished, done, times, lost, lost_at = {}, {}, {}, {}, {}, {}
+local function split_by_holder(first, plain_count, kept_count)
+  local kept_at = first + plain_count + kept_count
+  local runs_at = kept_at + kept_count
+  local plain, kept, done, times, lost, lost_at = {}, {}, {}, {}, {}, {}
   if kept_at == first then
-    return acked, finished, done, times, lost, lost_at
+    return plain, kept, done, times, lost, lost_at
   end
   local values = redis.call('HMGET', @held, unpack(ARGV, first, kept_at - 1))
   -- Usually all acks are plain, come from one claim, and none is lost.
-  local value = kept == 0 and runs_at + 1 == #ARGV and ARGV[runs_at + 1]
-  for n = 1, value and plain or 0 do
+  local value = kept_count == 0 and runs_at + 1 == #ARGV and ARGV[runs_at + 1]
+  for n = 1, value and plain_count or 0 do
     if values[n] ~= value then
       value = false
       break
     end
   end
   if value then
-    return { unpack(ARGV, first, kept_at - 1) }, finished, done, times, lost, lost_at
+    return { unpack(ARGV, first, kept_at - 1) }, kept, done, times, lost, lost_at
   end
   local n = 0
   for at = runs_at, #ARGV, 2 do
@@ -29,14 +29,14 @@ local function split_by_holder(first, plain, kept)
       local id = ARGV[first + n - 1]
       if values[n] ~= value then
         lost[#lost + 1], lost_at[#lost_at + 1] = id, n
-      elseif n <= plain then
-        acked[#acked + 1] = id
+      elseif n <= plain_count then
+        plain[#plain + 1] = id
       else
-        local time = tonumber(ARGV[kept_at + n - plain - 1])
-        finished[#finished + 1], times[#times + 1] = id, time
+        local time = tonumber(ARGV[kept_at + n - plain_count - 1])
+        kept[#kept + 1], times[#times + 1] = id, time
         done[#done + 1], done[#done + 2] = now + time, id
       end
     end
   end
-  return acked, finished, done, times, lost, lost_at
+  return plain, kept, done, times, lost, lost_at
 end

@@ -5,7 +5,7 @@
 --   requests: of each: name, owner, number of slots to look through, ttl
 -- Returns { now, { 1: extended | 0: not held | n: not among these slots, but the lock has n } }
 -- include read_time, to_digits
-local fields, answers, holds = {}, {}, {}
+local fields, results, holds = {}, {}, {}
 for n = &requests, #ARGV, 4 do
   fields[#fields + 1] = ARGV[n] .. '\0'
   for slot = 1, tonumber(ARGV[n + 2]) do
@@ -28,9 +28,9 @@ for n = &requests, #ARGV, 4 do
       extended = 1
     end
   end
-  answers[#answers + 1] = extended
+  results[#results + 1] = extended
 end
 if #holds > 0 then
   redis.call('HSET', @locks, unpack(holds))
 end
-return { now, answers }
+return { now, results }
