@@ -150,9 +150,7 @@ fn locks_and_peers_use_a_monotonic_clock() {
         except: &[],
         sample: "let now = self.clock.now();",
     }
-    .forbid(|line| {
-        line.contains("now()") && !DISPLAYED.iter().chain(&ALLOWED).any(|allowed| line.contains(allowed))
-    });
+    .forbid(|line| line.contains("now()") && !DISPLAYED.iter().chain(&ALLOWED).any(|allowed| line.contains(allowed)));
 }
 
 #[test]

@@ -394,7 +394,7 @@ pub(super) async fn read_held(
     let mut held = Vec::new();
     for node in nodes {
         let mut cmd = redis::cmd("HGETALL");
-        cmd.arg(keys::held_key_of(keys, node));
+        cmd.arg(keys::running_key_of(keys, node));
         let entries: Vec<(String, Vec<u8>)> =
             convert_reply(op, store.redis.send_idempotent(op, ConnectionRole::BulkRead, 0, &cmd).await?)?;
         let Ok(node) = node.parse::<NodeId>() else {

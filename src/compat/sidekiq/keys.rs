@@ -70,7 +70,7 @@ pub(super) struct EntryKeys<'k> {
     sidekiq: &'k SidekiqKeys,
     list: String,
     /// The hash with the entries that the script's node holds.
-    held: String,
+    running: String,
     /// See [`SidekiqKeys::stat_keys`].
     counters: [String; 4],
     /// The keys that entries are moved from and to.
@@ -81,11 +81,11 @@ pub(super) struct EntryKeys<'k> {
 impl<'k> EntryKeys<'k> {
     pub(super) fn new(sidekiq: &'k SidekiqKeys, own: &'k QueueKeys) -> Self {
         let list = sidekiq.queue_key(&own.queue);
-        EntryKeys { own, sidekiq, list, held: String::new(), counters: Default::default(), source: "", target: "" }
+        EntryKeys { own, sidekiq, list, running: String::new(), counters: Default::default(), source: "", target: "" }
     }
 
     pub(super) fn held_by(self, node: NodeId) -> Self {
-        EntryKeys { held: held_key(self.own, node), ..self }
+        EntryKeys { running: running_key(self.own, node), ..self }
     }
 
     pub(super) fn counted_at(self, now: Micros) -> Self {
@@ -103,12 +103,12 @@ key_set! { EntryKeys<'_>, keys:
     "since" => &keys.own.since,
     "nodes" => &keys.own.nodes,
     "idle" => &keys.own.idle,
-    "gone[1]" => &keys.own.gone[0],
-    "gone[2]" => &keys.own.gone[1],
+    "removed[1]" => &keys.own.removed[0],
+    "removed[2]" => &keys.own.removed[1],
     "job" => &keys.own.job,
     "done" => &keys.own.done,
     "crashes" => crashes_key(keys.own),
-    "held" => &keys.held,
+    "running" => &keys.running,
     "queues" => &keys.sidekiq.queues,
     "list" => &keys.list,
     "schedule" => &keys.sidekiq.schedule,
@@ -145,12 +145,12 @@ key_set! { ProcessKeys<'_>, keys:
 }
 
 /// Returns duly's key for the entries that a node holds. Hash: fence and locator to the unchanged entry.
-pub(super) fn held_key(keys: &QueueKeys, node: NodeId) -> String {
-    held_key_of(keys, &node.to_string())
+pub(super) fn running_key(keys: &QueueKeys, node: NodeId) -> String {
+    running_key_of(keys, &node.to_string())
 }
 
-pub(super) fn held_key_of(keys: &QueueKeys, node: &str) -> String {
-    format!("{}:{node}", keys.held)
+pub(super) fn running_key_of(keys: &QueueKeys, node: &str) -> String {
+    format!("{}:{node}", keys.running)
 }
 
 /// Returns duly's key for crashes. Hash: digest of an entry to its [`CrashRecord`](super::entry::CrashRecord).

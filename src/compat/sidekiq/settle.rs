@@ -116,7 +116,7 @@ async fn read_entry(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &Attem
         return Ok(held.entry.clone());
     }
     let mut cmd = redis::cmd("HGET");
-    cmd.arg(keys::held_key(keys, node)).arg(held_field(end.fence(), end.held().locator.value()));
+    cmd.arg(keys::running_key(keys, node)).arg(held_field(end.fence(), end.held().locator.value()));
     let entry: Option<Vec<u8>> =
         convert_reply("settle", store.redis.send_idempotent("settle", ConnectionRole::Worker, 0, &cmd).await?)?;
     Ok(entry.unwrap_or_default())

@@ -296,7 +296,10 @@ mod tests {
         );
         assert_eq!(assemble_line("f(@ready[$now + 1])").as_deref(), Ok("f(KEYS[2 + ARGV[1]])"));
         assert_eq!(assemble_line("f(@ready)").as_deref(), Ok("f(KEYS[2], KEYS[3], KEYS[4], KEYS[5])"));
-        assert_eq!(assemble_line("f(#@lists, @lists[n], $rest)").as_deref(), Ok("f((#KEYS - 5), KEYS[5 + n], unpack(ARGV, 4))"));
+        assert_eq!(
+            assemble_line("f(#@lists, @lists[n], $rest)").as_deref(),
+            Ok("f((#KEYS - 5), KEYS[5 + n], unpack(ARGV, 4))")
+        );
         assert_eq!(assemble_line("for at = &rest, #ARGV do").as_deref(), Ok("for at = 4, #ARGV do"));
         assert_eq!(expand(HEAD, "$counts").as_deref(), Ok("ARGV[2], ARGV[3]"));
         let script = assemble("-- args: now ids...\nf($now, $ids)", |_| None).expect("whole");
@@ -305,13 +308,16 @@ mod tests {
 
     #[test]
     fn texts_and_comments_stay_as_they_are() {
-        assert_eq!(assemble_line("x:match('^%d$', '@conf \\' $now')").as_deref(), Ok("x:match('^%d$', '@conf \\' $now')"));
+        assert_eq!(
+            assemble_line("x:match('^%d$', '@conf \\' $now')").as_deref(),
+            Ok("x:match('^%d$', '@conf \\' $now')")
+        );
         assert_eq!(assemble_line("  -- @nothing").as_deref(), Ok("  -- @nothing"));
     }
 
     #[test]
     fn mistakes_are_found() {
-        assert_eq!(assemble_line("f(@held)").expect_err("is wrong"), "@held is not declared");
+        assert_eq!(assemble_line("f(@running)").expect_err("is wrong"), "@running is not declared");
         assert_eq!(assemble_line("f(@ready[5])").expect_err("is wrong"), "there is no @ready[5]");
         let body = "-- keys: conf\n-- include one, two";
         let part = |name: &str| (name == "one").then_some("-- needs: zero\nf($now)\n");

@@ -24,25 +24,25 @@ pub(crate) struct QueueKeys {
     /// Hash: id to changed state, for jobs that failed, crashed or were moved.
     pub(crate) meta: String,
     /// Hash: id and number to one failure.
-    pub(crate) errors: String,
+    pub(crate) failures: String,
     /// Sorted set: tickets of scheduled jobs by due time.
-    pub(crate) due: String,
+    pub(crate) scheduled: String,
     /// Lists: tickets of ready jobs, most urgent priority first.
     pub(crate) ready: [String; 4],
     /// Set: tickets in the ready lists whose job is elsewhere now.
     pub(crate) stale: String,
     /// Hash: id to node and fence, for running jobs.
-    pub(crate) held: String,
+    pub(crate) running: String,
     /// Sorted sets: ids of done and dead jobs by the time until which they are kept.
     pub(crate) done: String,
     pub(crate) dead: String,
     /// Hash: unique key to the id of the unfinished job that has it.
     pub(crate) unique: String,
-    /// Sets: ids of jobs that are gone. One set is filled while the other expires.
-    pub(crate) gone: [String; 2],
+    /// Sets: ids of removed jobs. One set is filled while the other expires.
+    pub(crate) removed: [String; 2],
     /// Hash: name of a cron rule to the rule, with its ticks.
     pub(crate) cron: String,
-    /// Sorted set: names of cron rules by the time at which to look at them. The first of these is also in `conf`.
+    /// Sorted set: names of cron rules by the time at which to check them. The first of these is also in `conf`.
     pub(crate) ticks: String,
     /// Sorted set: nodes by the time at which their lease ends.
     pub(crate) lease: String,
@@ -80,19 +80,19 @@ key_set! { QueueKeys, keys:
     "conf" => &keys.conf,
     "job" => &keys.job,
     "meta" => &keys.meta,
-    "errors" => &keys.errors,
-    "due" => &keys.due,
+    "failures" => &keys.failures,
+    "scheduled" => &keys.scheduled,
     "ready[1]" => &keys.ready[0],
     "ready[2]" => &keys.ready[1],
     "ready[3]" => &keys.ready[2],
     "ready[4]" => &keys.ready[3],
     "stale" => &keys.stale,
-    "held" => &keys.held,
+    "running" => &keys.running,
     "done" => &keys.done,
     "dead" => &keys.dead,
     "unique" => &keys.unique,
-    "gone[1]" => &keys.gone[0],
-    "gone[2]" => &keys.gone[1],
+    "removed[1]" => &keys.removed[0],
+    "removed[2]" => &keys.removed[1],
     "cron" => &keys.cron,
     "ticks" => &keys.ticks,
     "lease" => &keys.lease,
@@ -116,15 +116,15 @@ impl QueueKeys {
             conf: key("conf"),
             job: key("job"),
             meta: key("meta"),
-            errors: key("errors"),
-            due: key("due"),
+            failures: key("failures"),
+            scheduled: key("scheduled"),
             ready: ["critical", "high", "normal", "low"].map(|priority| key(&format!("ready:{priority}"))),
             stale: key("stale"),
-            held: key("held"),
+            running: key("running"),
             done: key("done"),
             dead: key("dead"),
             unique: key("unique"),
-            gone: [key("gone:1"), key("gone:2")],
+            removed: [key("removed:1"), key("removed:2")],
             cron: key("cron"),
             ticks: key("ticks"),
             lease: key("lease"),

@@ -62,7 +62,7 @@ const PARTS: &[(&str, &str)] = parts![
     "adopt_deferred",
     "check_capacity",
     "check_format",
-    "choose_gone",
+    "choose_removed",
     "complete_ticket",
     "count_crash",
     "count_event",
@@ -111,7 +111,7 @@ const PARTS: &[(&str, &str)] = parts![
     "remove_dead",
     "remove_waiting",
     "repair_meta",
-    "rotate_gone",
+    "rotate_removed",
     "set_next_tick",
     "settle_one",
     "split_by_holder",
@@ -271,7 +271,7 @@ impl Script {
     pub(crate) fn check_whole(&self) {
         assert_eq!(self.problem, None, "{}", self.name);
         assert!(self.code.starts_with("#!lua"), "{} has no flags", self.name);
-        let is_of_queue = self.keys.iter().any(|at| self.set[*at] == "conf") && self.set.contains(&"gone[1]");
+        let is_of_queue = self.keys.iter().any(|at| self.set[*at] == "conf") && self.set.contains(&"removed[1]");
         assert!(!is_of_queue || self.code.contains("'FORMAT '"), "{} accepts a queue of any format", self.name);
     }
 

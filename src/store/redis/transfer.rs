@@ -26,12 +26,7 @@ impl TransferStore for Redis {
         transfer_in(self, &batch).await
     }
 
-    async fn transfer_out(
-        &self,
-        queue: &str,
-        mover: NodeId,
-        jobs: Vec<(JobId, SystemTime)>,
-    ) -> Result<Option<usize>> {
+    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         transfer_out(self, queue, mover, &jobs).await
     }
 

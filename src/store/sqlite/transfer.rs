@@ -24,21 +24,14 @@ use crate::store::{
 impl TransferStore for Sqlite {
     async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
         let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
-        self.writer
-            .write("set_transfer_mark", move |tx| set_transfer_mark(tx, &queue, mover, to.as_deref()))
-            .await
+        self.writer.write("set_transfer_mark", move |tx| set_transfer_mark(tx, &queue, mover, to.as_deref())).await
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
         self.writer.write("transfer_in", move |tx| transfer_in(tx, &batch)).await
     }
 
-    async fn transfer_out(
-        &self,
-        queue: &str,
-        mover: NodeId,
-        jobs: Vec<(JobId, SystemTime)>,
-    ) -> Result<Option<usize>> {
+    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         let queue = queue.to_owned();
         self.writer.write("transfer_out", move |tx| transfer_out(tx, &queue, mover, &jobs)).await
     }

@@ -61,8 +61,8 @@ const SEEDS: &[Seed] = &[
     }),
     ("scheduled by a wrong ticket", Invariant::QueuePosition, true, |sandbox, p| {
         let id = p.ids[3].as_bytes();
-        sandbox.command("ZREM", "due", &[&[&id[..], b"2 later"].concat()]);
-        sandbox.command("ZADD", "due", &[b"9000000000000000", &[&id[..], b"0 later"].concat()]);
+        sandbox.command("ZREM", "scheduled", &[&[&id[..], b"2 later"].concat()]);
+        sandbox.command("ZADD", "scheduled", &[b"9000000000000000", &[&id[..], b"0 later"].concat()]);
     }),
     ("a stale mark without a ticket", Invariant::QueuePosition, true, |sandbox, p| {
         sandbox.command("SADD", "stale", &[&[p.ids[1].as_bytes(), &b"c7"[..]].concat()]);
@@ -104,13 +104,13 @@ const SEEDS: &[Seed] = &[
         sandbox.command("HSET", "meta", &[JobId::fresh().as_bytes(), "0".repeat(72).as_bytes()]);
     }),
     ("a failure without a job", Invariant::AttemptRecords, true, |sandbox, _| {
-        sandbox.command("HSET", "errors", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
+        sandbox.command("HSET", "failures", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
     }),
     ("a fence from the future", Invariant::Sequences, true, |sandbox, _| {
         drop(sandbox.command("HSET", "conf", &[b"fence", b"5"]))
     }),
     ("an existing id is remembered as removed", Invariant::RememberedIds, true, |sandbox, p| {
-        drop(sandbox.command("SADD", "gone:1", &[p.ids[1].as_bytes()]))
+        drop(sandbox.command("SADD", "removed:1", &[p.ids[1].as_bytes()]))
     }),
     ("stale tickets are hidden", Invariant::Counts, true, |sandbox, _| {
         // The ticket of a job that was removed while many others were behind it.
@@ -207,7 +207,7 @@ async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     };
     let before = scheduled_jobs().await;
     assert_eq!(before.len(), 2, "one pushed for later, and one retried");
-    sandbox.command("DEL", "due", &[]);
+    sandbox.command("DEL", "scheduled", &[]);
     assert_eq!(scheduled_jobs().await, []);
     let dir = test_support::temp_dir();
     let repair = duly.repair(dir.path().join("copy.db")).await.expect("repairs");

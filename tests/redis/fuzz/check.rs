@@ -270,7 +270,7 @@ fn keys_are_freed_by_their_own(before: &State, after: &State) -> Verdict {
 
 /// A queue under transfer is changed only by its transfer; a transferred batch follows the known checkpoint.
 fn transfers_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
-    let mark = before.conf.get(&b"moving"[..]);
+    let mark = before.conf.get(&b"transfer_mark"[..]);
     let (held, changed) = (after.held != before.held, after.job != before.job || after.meta != before.meta);
     let by = |script: &str| call.script == script;
     if mark.is_some()

@@ -8,7 +8,7 @@ const ROUNDS: u64 = 4_000;
 
 /// A script, its text, a wrong text, and a part of the failure that must be found.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
-    ("prune", "local gone = ", "error('oh')\nlocal gone = ", "and has written before"),
+    ("prune", "local removed = ", "error('oh')\nlocal removed = ", "and has written before"),
     ("counts", "local ready, oldest", "error('oh')\nlocal ready, oldest", "replies"),
     ("claim", "'SMISMEMBER', @stale", "'SMISMEMBER', '{q}:stale:2'", "undeclared key {q}:stale:2"),
     ("claim", "held_before + #ids", "held_before + 1", "holds are counted"),
@@ -20,7 +20,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("claim", "due and to_digits(due) == order:sub(-16)", "due", "before it was due"),
     ("claim", "'[' .. kind .. '\\0'", "'-'", "before it was due"),
     ("claim", "    drop_from_index(members)\n    set_due_now", "    set_due_now", "are indexed"),
-    ("claim", "redis.call('ZREM', @due, unpack(tickets))", "", "in one position"),
+    ("claim", "redis.call('ZREM', @scheduled, unpack(tickets))", "", "in one position"),
     ("claim", "elseif not before or before.hint ~= one.hint then", "else", "holds are counted"),
     ("deliver_to_idle", "math.max(parse_int(last_fence, 16) + 1, now)", "now", "a fence that is not new"),
     ("deliver_to_idle", "and not transfer_mark then", "then", "under transfer, and was changed"),
@@ -31,7 +31,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "settle_others",
         "    lost[#lost + 1]",
-        "    redis.call('HDEL', @held, ARGV[at])\n    lost[#lost + 1]",
+        "    redis.call('HDEL', @running, ARGV[at])\n    lost[#lost + 1]",
         "was taken from",
     ),
     ("settle", "values[n] ~= value then\n      value", "not values[n] then\n      value", "was taken from"),
@@ -47,7 +47,12 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ),
     ("claim", "'[' .. head .. tail)", "'(' .. head .. tail)", "are indexed"),
     ("claim", "'[' .. head .. tail)", "'[' .. head .. '\\1')", "are indexed"),
-    ("claim", "'ZREMRANGEBYRANK', @due, 0, #due - 1", "'ZREMRANGEBYRANK', @due, 0, #due", "in one position"),
+    (
+        "claim",
+        "'ZREMRANGEBYRANK', @scheduled, 0, #due - 1",
+        "'ZREMRANGEBYRANK', @scheduled, 0, #due",
+        "in one position",
+    ),
     ("settle_others", "kept_until, id)\n  add_to_index(members)", "kept_until, id)", "are indexed"),
     ("settle_others", "due, ticket)\n  add_to_index(members)", "due, ticket)", "are indexed"),
     (
@@ -61,14 +66,14 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("remove", "drop_from_index(members)\n  return true", "return true", "are indexed"),
     ("remove", "drop_progress({ id })", "", "progress of no job"),
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
-    ("take_back", "redis.call('HDEL', @held, id)", "", "in one position"),
+    ("take_back", "redis.call('HDEL', @running, id)", "", "in one position"),
     ("take_back", "or '2'", "", "and has written before"),
     ("settle", " and digits:find('^%-?%d+$') and tonumber(digits) or 0", "", "and has written before"),
     ("claim", "flag >= 48 and flag <= 51 and flag - 48 or priority", "flag - 48", "and has written before"),
     ("leave", "> 0 then", "> 9 then", "holds are counted"),
     ("remove", "redis.call('LREM', list, -1, ticket)\n    return", "return", "has a record"),
     ("remove", "redis.call('LREM', list, 1, ticket)", "", "has a record"),
-    ("remove", "redis.call('SADD', choose_gone(tonumber($remember)), id)", "", "not remembered"),
+    ("remove", "redis.call('SADD', choose_removed(tonumber($remember)), id)", "", "not remembered"),
     ("push_checked", "if #refused > 0 then", "if #refused > 99 then", ""),
     ("push_checked", " + stale[n]", "", "no longer holds"),
     ("prune", "digits:match('^%d+$') and", "", "has written before"),

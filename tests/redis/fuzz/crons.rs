@@ -141,7 +141,7 @@ pub fn check_change(call: &Call, before: &State, after: &State) -> Verdict {
     if call.script != "fire_crons" {
         return Ok(());
     }
-    if before.conf.contains_key(&b"moving"[..]) && before.job != after.job {
+    if before.conf.contains_key(&b"transfer_mark"[..]) && before.job != after.job {
         return Err("the queue is under transfer, and a tick was fired".into());
     }
     for (name, rule) in before.cron.iter().filter(|(name, rule)| after.cron.get(*name) != Some(*rule)) {

@@ -65,8 +65,8 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
         set(&mut state, "paused", 1);
     }
     if rng.bool() {
-        set(&mut state, "gone_half", rng.i64(1..3));
-        set(&mut state, "gone_since", NOW - rng.i64(0..3 * LEASE));
+        set(&mut state, "removed_half", rng.i64(1..3));
+        set(&mut state, "removed_since", NOW - rng.i64(0..3 * LEASE));
     }
     for half in &mut state.gone {
         half.extend((0..rng.usize(..3)).map(|_| id(rng)));
@@ -133,7 +133,7 @@ fn group(state: &mut State) {
 /// Marks the queue as under transfer to another store.
 pub fn mark(state: &mut State, world: &World) {
     let (holder, started_by) = (&world.nodes[0], &world.nodes[world.nodes.len() - 1]);
-    state.conf.insert("moving".into(), format!("{holder}{started_by}elsewhere").into());
+    state.conf.insert("transfer_mark".into(), format!("{holder}{started_by}elsewhere").into());
 }
 
 /// Adds nodes with active, expired or released leases.
@@ -246,7 +246,7 @@ pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
 
 /// Removes one thing, or all of its kind.
 fn remove_something(rng: &mut Rng, state: &mut State, id: &[u8], node: &[u8]) {
-    let field = ["fence", "gone_half", "gone_since", "has_stale"][rng.usize(..4)];
+    let field = ["fence", "removed_half", "removed_since", "has_stale"][rng.usize(..4)];
     match rng.u8(..11) {
         10 => state.job_index.clear(),
         0 => state.job.clear(),
@@ -274,7 +274,7 @@ fn make_inconsistent(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
         4 => drop(state.dead.insert(id, moment(rng, NOW))),
         5 => drop(state.gone[rng.usize(..2)].insert(id)),
         6 => drop(state.stale.insert(id)),
-        7 => drop(state.conf.insert("gone_since".into(), (NOW + LEASE).to_string().into())),
+        7 => drop(state.conf.insert("removed_since".into(), (NOW + LEASE).to_string().into())),
         _ => drop(state.conf.insert(node, rng.i64(-2..5).to_string().into())),
     }
 }
@@ -312,7 +312,8 @@ fn damage(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
             state.held.insert(id, [&whole[..end], flag].concat());
         }
         _ => {
-            let field = [&node[..], &node[..], b"gone_half", b"gone_since", b"fence", b"has_stale"][rng.usize(..6)];
+            let field =
+                [&node[..], &node[..], b"removed_half", b"removed_since", b"fence", b"has_stale"][rng.usize(..6)];
             let text = [&b""[..], b"x", b"7", b"1.5", b"inf", b"nan", b"1e300", b"-"][rng.usize(..8)];
             state.conf.insert(field.to_vec(), text.to_vec());
         }

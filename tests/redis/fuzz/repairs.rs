@@ -24,9 +24,9 @@ pub fn repair(client: &mut Client<'_>, args: &mut Args) {
     let is_in = |position: &Position| positions.contains(position);
     let to = match (state.job.contains_key(&id), state.held.contains_key(&id)) {
         (false, _) => "none",
-        (true, true) => "held",
+        (true, true) => "running",
         _ if positions.iter().any(|position| matches!(position, Position::Ready(_))) => "ready",
-        _ if due.is_some() => "due",
+        _ if due.is_some() => "scheduled",
         _ if is_in(&Position::Dead) => "dead",
         _ if is_in(&Position::Done) => "done",
         _ => "ready",

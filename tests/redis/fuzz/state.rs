@@ -86,8 +86,8 @@ impl State {
             ("conf", &mut self.conf),
             ("job", &mut self.job),
             ("meta", &mut self.meta),
-            ("errors", &mut self.errors),
-            ("held", &mut self.held),
+            ("failures", &mut self.errors),
+            ("running", &mut self.held),
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
             ("cron", &mut self.cron),
@@ -105,7 +105,7 @@ impl State {
 
     fn scores(&mut self) -> [(&'static str, &mut Scores); 11] {
         [
-            ("due", &mut self.due),
+            ("scheduled", &mut self.due),
             ("done", &mut self.done),
             ("dead", &mut self.dead),
             ("lease", &mut self.lease),
@@ -132,7 +132,7 @@ impl State {
 
     fn sets(&mut self) -> [(&'static str, &mut Set); 4] {
         let [first, second] = &mut self.gone;
-        [("stale", &mut self.stale), ("gone:1", first), ("gone:2", second), ("queues", &mut self.queues)]
+        [("stale", &mut self.stale), ("removed:1", first), ("removed:2", second), ("queues", &mut self.queues)]
     }
 
     /// Replaces the content of the server by this state.

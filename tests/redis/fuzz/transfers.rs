@@ -16,7 +16,7 @@ pub fn mark(client: &mut Client<'_>, node: &str, args: &mut Args) {
 
 /// Returns the node with the transfer mark, or another.
 pub fn transfer_node(client: &mut Client<'_>, other: &str) -> String {
-    let mark = client.state.conf.get(&b"moving"[..]).filter(|_| client.rng.u8(..6) > 0);
+    let mark = client.state.conf.get(&b"transfer_mark"[..]).filter(|_| client.rng.u8(..6) > 0);
     mark.map_or_else(|| other.to_owned(), |mark| String::from_utf8_lossy(&mark[..36]).into_owned())
 }
 

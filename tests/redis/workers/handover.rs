@@ -145,7 +145,7 @@ async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
 
     let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
     assert_eq!(busy.wait_for_starts(1).await.0, [first]);
-    let keys = ["duly:queue:{default}:held", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
+    let keys = ["duly:queue:{default}:running", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
     assert_eq!(
         server.send_command(&["EVAL", DELIVER_AGAIN, "2", keys[0], keys[1], keys[2]]).text(),
         "1",

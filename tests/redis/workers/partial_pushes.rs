@@ -80,12 +80,12 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
     let retry = Outcome::retry(Duration::from_secs(60), "oh");
     let end = |index: usize, outcome: &Outcome| AttemptEnd::from_held(&held[index], outcome.clone(), Duration::ZERO);
     let attempt_ends = || vec![end(0, &Outcome::Ack), end(1, &retry)];
-    location.send("SET", &location.key("errors"), &[b"not a hash"]);
+    location.send("SET", &location.key("failures"), &[b"not a hash"]);
     let error = store.settle(node.id, attempt_ends()).await.expect_err("one of them cannot be recorded");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
     assert!(duly.get(held[0].job.id).await.expect("a reply").is_none(), "the other one is");
-    location.send("DEL", &location.key("held"), &[]);
-    location.send("SET", &location.key("held"), &[b"not a hash"]);
+    location.send("DEL", &location.key("running"), &[]);
+    location.send("SET", &location.key("running"), &[b"not a hash"]);
     let error = store.settle(node.id, attempt_ends()).await.expect_err("neither can be recorded");
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
 }

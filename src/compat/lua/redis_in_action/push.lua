@@ -1,10 +1,10 @@
 #!lua
 -- push: adds items to a queue of Redis in Action, or to its delayed items.
--- keys: delayed list sidekiq_queues idle conf gone[2] job
+-- keys: delayed list sidekiq_queues idle conf removed[2] job
 -- args: now channel queue remember items...
 --   items: of each: item, due ('' is now, 'n' microseconds, '+n' from now), id|'' if it is new
 -- Returns { now, why not|'', { 1: new | 0: it exists already, or did } }
--- include read_time, check_format, wake_node, rotate_gone, choose_gone, check_list
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, check_list
 local why = check_list(@list, @sidekiq_queues, $queue)
 if why then
   return { now, why, {} }
@@ -15,7 +15,7 @@ for n = &items, #ARGV, 3 do
   local item, due, id = ARGV[n], ARGV[n + 1], ARGV[n + 2]
   local known = 0
   if id ~= '' then
-    known = redis.call('HEXISTS', @job, id) + redis.call('SISMEMBER', @gone[1], id) + redis.call('SISMEMBER', @gone[2], id)
+    known = redis.call('HEXISTS', @job, id) + redis.call('SISMEMBER', @removed[1], id) + redis.call('SISMEMBER', @removed[2], id)
   end
   results[#results + 1] = known == 0 and 1 or 0
   if known == 0 then
@@ -28,7 +28,7 @@ for n = &items, #ARGV, 3 do
     end
     wakes = wakes or at <= now or at / 1000000 < first
     if id ~= '' then
-      redis.call('SADD', choose_gone(tonumber($remember)), id)
+      redis.call('SADD', choose_removed(tonumber($remember)), id)
     end
   end
 end

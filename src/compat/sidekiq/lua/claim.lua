@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- claim: takes the oldest entries of a queue with a kind that the node handles. All others stay where they are.
--- keys: conf lease since held list schedule retry crashes idle
+-- keys: conf lease since running list schedule retry crashes idle
 -- args: now channel node max_jobs lease was_idle ignores_due any_kind kinds...
 --   ignores_due: 1 if entries are taken although others are due; any_kind: 1 if the node handles every kind
 -- Returns { now, 'took' | 'due' | why not, fence, 1 if there may be more, next due|'', rank, { entry }, { crashes of each, if any } }
 -- include read_time, to_digits, wake_node, check_list, take_entries, parse_int, ensure_lease
 local node, max = $node, tonumber($max_jobs)
-local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'fence', node)
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'fence', node)
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -34,7 +34,7 @@ if #taken > 0 then
     sums[i] = crashed and redis.sha1hex(entry)
   end
   crashes = crashed and redis.call('HMGET', @crashes, unpack(sums)) or {}
-  redis.call('HSET', @held, unpack(held))
+  redis.call('HSET', @running, unpack(held))
   redis.call('HSET', @conf, 'fence', fence, node, held_before + #taken)
   if held_before <= 0 then
     ensure_lease(node, tonumber($lease))

@@ -10,7 +10,7 @@ for i = 1, #all, 2 do
   local field, value = all[i], all[i + 1]
   if field == 'paused' then
     paused = 1
-  elseif field == 'moving' then
+  elseif field == 'transfer_mark' then
     moving = value
   elseif #field == 36 and parse_int(value, 15) > 0 then
     running = running + parse_int(value, 15)

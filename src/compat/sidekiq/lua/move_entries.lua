@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- move_entries: moves entries of one queue from one place to another, each only if it is still there.
--- keys: conf source target gone[2] idle queues job crashes
+-- keys: conf source target removed[2] idle queues job crashes
 -- args: now channel remember mover from to due queue entries...
 --   mover: '' if none; from: list, set or done; to: list, set or '' to delete; due: microseconds, or + and how long|''
 --   entries: id, entry and new entry of each
 -- Returns { now, 'moving' | 'open' | why not, how many were moved }: a moving queue is changed only by its transfer, which changes no other
--- include read_time, check_format, wake_node, rotate_gone, choose_gone, pick_score, check_list, require_sorted_set
-local mark, moved, to = redis.call('HGET', @conf, 'moving'), 0, $to
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_list, require_sorted_set
+local mark, moved, to = redis.call('HGET', @conf, 'transfer_mark'), 0, $to
 if (mark and mark:sub(1, 36) or '') ~= $mover then
   return { now, mark and 'moving' or 'open', -1 }
 end
@@ -38,10 +38,10 @@ for i = &entries, #ARGV, 3 do
   if remove_entry(ARGV[i], ARGV[i + 1]) > 0 then
     moved = moved + 1
     if $mover ~= '' then
-      redis.call('SREM', @gone[1], ARGV[i])
-      redis.call('SREM', @gone[2], ARGV[i])
+      redis.call('SREM', @removed[1], ARGV[i])
+      redis.call('SREM', @removed[2], ARGV[i])
     elseif to == '' then
-      redis.call('SADD', choose_gone(tonumber($remember)), ARGV[i])
+      redis.call('SADD', choose_removed(tonumber($remember)), ARGV[i])
     elseif to == 'list' then
       redis.call('LPUSH', @target, ARGV[i + 2])
     else

@@ -1,10 +1,10 @@
 #!lua
 -- push: adds jobs to one queue, each at once or at its time.
--- keys: conf queues list schedule gone[2] idle
+-- keys: conf queues list schedule removed[2] idle
 -- args: now channel remember queue may_be_known ready_count jobs...
 --   jobs: id and entry of each ready one; then id, entry and due (or + and how long) of each scheduled one
 -- Returns { now, why not|'', { id of each that is known } }
--- include read_time, check_format, wake_node, rotate_gone, choose_gone, pick_score, check_list, call_in_chunks
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_list, call_in_chunks
 local looks, later_at = $may_be_known == '1', &jobs + 2 * $ready_count
 local known, ids, entries, later, same_time = {}, {}, {}, {}, {}
 local why = check_list(@list)
@@ -14,7 +14,7 @@ end
 redis.call('SCARD', @queues)
 local first = tonumber(redis.call('ZRANGE', @schedule, 0, 0, 'WITHSCORES')[2]) or math.huge
 local function is_new(id)
-  if looks and redis.call('SISMEMBER', @gone[1], id) + redis.call('SISMEMBER', @gone[2], id) > 0 then
+  if looks and redis.call('SISMEMBER', @removed[1], id) + redis.call('SISMEMBER', @removed[2], id) > 0 then
     known[#known + 1] = id
     return false
   end
@@ -34,7 +34,7 @@ end
 if #ids == 0 then
   return { now, '', known }
 end
-call_in_chunks('SADD', choose_gone(tonumber($remember)), ids)
+call_in_chunks('SADD', choose_removed(tonumber($remember)), ids)
 redis.call('SADD', @queues, $queue)
 local wakes = #entries > 0
 for _, at in ipairs(later) do

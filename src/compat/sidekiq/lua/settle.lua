@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- settle: records outcomes, each only if the node still holds the entry under its fence.
--- keys: conf held list retry schedule dead crashes job done gone[2] idle processed processed_today failed failed_today
+-- keys: conf running list retry schedule dead crashes job done removed[2] idle processed processed_today failed failed_today
 -- args: now channel node remember plain_count id_count fields...
 --   fields: the field of each plain ack; ids to remember; then of each other: field, outcome, time, entry|'', id
 -- An outcome is k (ack, kept), b (bury), d (drop), r (retry), l (release), w (release, and wait) or a (ack).
 -- Returns { now, { number, from 1, of each that was not held: first the plain acks, then the others } }
--- include read_time, check_format, wake_node, rotate_gone, choose_gone, parse_int, count_held, subtract_held, pick_score, bury_entry
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, parse_int, count_held, subtract_held, pick_score, bury_entry
 -- include call_in_chunks, require_sorted_set, count_processed, apply_outcome
 local plain, lost, freed = tonumber($plain_count), {}, {}
 local ids_at = &fields + plain
@@ -14,7 +14,7 @@ if #ARGV >= others_at then
   require_sorted_set(@retry, @schedule, @dead)
 end
 if plain > 0 then
-  local values = redis.call('HMGET', @held, unpack(ARGV, &fields, ids_at - 1))
+  local values = redis.call('HMGET', @running, unpack(ARGV, &fields, ids_at - 1))
   for i = 1, plain do
     if values[i] then
       freed[#freed + 1] = ARGV[&fields + i - 1]
@@ -25,12 +25,12 @@ if plain > 0 then
 end
 local processed, failed = #freed, 0
 if others_at > ids_at then
-  redis.call('SADD', choose_gone(tonumber($remember)), unpack(ARGV, ids_at, others_at - 1))
+  redis.call('SADD', choose_removed(tonumber($remember)), unpack(ARGV, ids_at, others_at - 1))
 end
 local number = plain
 for at = others_at, #ARGV, 5 do
   number = number + 1
-  local entry = redis.call('HGET', @held, ARGV[at])
+  local entry = redis.call('HGET', @running, ARGV[at])
   if entry then
     freed[#freed + 1] = ARGV[at]
     local counts = apply_outcome[ARGV[at + 1]](entry, tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
@@ -40,7 +40,7 @@ for at = others_at, #ARGV, 5 do
   end
 end
 if #freed > 0 then
-  call_in_chunks('HDEL', @held, freed)
+  call_in_chunks('HDEL', @running, freed)
   subtract_held(@conf, $node, #freed)
 end
 count_processed(@processed, @processed_today, processed)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- take_back: moves entries that a dead node held back to the front of its queue, byte for byte, and counts a crash for each. One
 -- call moves a bounded number.
--- keys: conf lease since idle nodes held list crashes
+-- keys: conf lease since idle nodes running list crashes
 -- args: now channel node suspect lease max_jobs
 -- Returns { now, how many were moved, how many are left }
 -- include read_time, check_format, to_digits, wake_node, forget_node, call_in_chunks
@@ -20,7 +20,7 @@ if kind ~= 'list' and kind ~= 'none' then
 end
 local fields, entries, cursor = {}, {}, '0'
 for _ = 1, SCANS do
-  local page = redis.call('HSCAN', @held, cursor, 'COUNT', SCAN)
+  local page = redis.call('HSCAN', @running, cursor, 'COUNT', SCAN)
   for i = 1, #page[2], 2 do
     if #fields < max and not entries[page[2][i]] then
       fields[#fields + 1] = page[2][i]
@@ -44,9 +44,9 @@ end
 local left = 0
 if #fields > 0 then
   call_in_chunks('RPUSH', @list, back)
-  call_in_chunks('HDEL', @held, fields)
+  call_in_chunks('HDEL', @running, fields)
   redis.call('EXPIRE', @crashes, REMEMBER)
-  left = redis.call('HLEN', @held)
+  left = redis.call('HLEN', @running)
   redis.call('HSET', @conf, suspect, left)
   wake_node(@idle, $channel)
 end

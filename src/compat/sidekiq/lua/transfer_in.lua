@@ -1,11 +1,11 @@
 #!lua
 -- transfer_in: inserts jobs of another store into one queue, and changes the checkpoint of the transfer in the same call, all or
 -- nothing.
--- keys: conf queues list schedule retry dead job done gone[2] idle
+-- keys: conf queues list schedule retry dead job done removed[2] idle
 -- args: now channel field checkpoint_before checkpoint fence queue remember jobs...
 --   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: of each: id, list|schedule|retry|dead|done, time, entry
 -- Returns { now, 'yes' | 'lost' | why not, { id of each that is known }, the checkpoint as found|'' }
--- include read_time, check_format, wake_node, rotate_gone, choose_gone, pick_score, check_list, require_sorted_set
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_list, require_sorted_set
 local conf = redis.call('HMGET', @conf, $field, 'fence')
 local found, fence = conf[1] or '', tonumber(conf[2]) or 0
 local function set_checkpoint()
@@ -27,13 +27,13 @@ if why then
 end
 require_sorted_set(@schedule, @retry, @dead)
 redis.call('SCARD', @queues)
-local sets, known, gone = { schedule = @schedule, retry = @retry, dead = @dead }, {}, choose_gone(tonumber($remember))
+local sets, known, removed = { schedule = @schedule, retry = @retry, dead = @dead }, {}, choose_removed(tonumber($remember))
 for at = &jobs, #ARGV, 4 do
   local id, place, time, entry = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
-  if redis.call('SISMEMBER', @gone[1], id) + redis.call('SISMEMBER', @gone[2], id) > 0 then
+  if redis.call('SISMEMBER', @removed[1], id) + redis.call('SISMEMBER', @removed[2], id) > 0 then
     known[#known + 1] = id
   else
-    redis.call('SADD', gone, id)
+    redis.call('SADD', removed, id)
     if place == 'list' then
       redis.call('LPUSH', @list, entry)
     elseif place == 'done' then

@@ -282,7 +282,7 @@ async fn add_last_errors(
         return Ok(());
     }
     let mut cmd = redis::cmd("HMGET");
-    cmd.arg(&keys.errors);
+    cmd.arg(&keys.failures);
     for (_, id, last) in failed {
         let mut field = id.as_bytes().to_vec();
         field.extend(last.to_string().as_bytes());

@@ -143,7 +143,12 @@ fn split_duplicates(jobs: &[Push], remaining: &[usize]) -> (Vec<usize>, Vec<usiz
 }
 
 /// Sets the results of duplicates after the first job of each went in.
-fn set_duplicate_results(jobs: &[Push], sent_indexes: &[usize], duplicates: &[usize], results: &mut [Option<PushResult>]) {
+fn set_duplicate_results(
+    jobs: &[Push],
+    sent_indexes: &[usize],
+    duplicates: &[usize],
+    results: &mut [Option<PushResult>],
+) {
     if duplicates.is_empty() {
         return;
     }

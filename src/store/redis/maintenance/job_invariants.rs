@@ -154,13 +154,13 @@ impl ObservedJob {
         let due = self.tickets.iter().find_map(|ticket| ticket.due);
         match (&self.head, due, self.dead, self.done) {
             (None, ..) => ("none", 0),
-            _ if held => ("held", 0),
+            _ if held => ("running", 0),
             _ if self.held.is_some() || self.tickets.iter().any(|ticket| ticket.live_count() > 0) => ("ready", 0),
-            (_, Some(due), ..) => ("due", due),
+            (_, Some(due), ..) => ("scheduled", due),
             (_, None, Some(until), _) => ("dead", until),
             (_, None, None, Some(until)) => ("done", until),
             // The job is in no state: it becomes due at its recorded time. If that is past, the next claim promotes it.
-            (_, None, None, None) => self.recorded_due().map_or(("ready", 0), |due| ("due", due)),
+            (_, None, None, None) => self.recorded_due().map_or(("ready", 0), |due| ("scheduled", due)),
         }
     }
 

@@ -104,7 +104,7 @@ pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<Obs
         }
     })
     .await?;
-    scan_pairs(store, keys, "ZSCAN", &keys.due, ENTRIES_PER_STEP, |ticket, due| {
+    scan_pairs(store, keys, "ZSCAN", &keys.scheduled, ENTRIES_PER_STEP, |ticket, due| {
         if let Some(observed) = observed_job_mut(&mut all, &ticket) {
             observed.ticket_mut(&ticket).due = Some(crate::store::redis::reply::parse_number(&due));
         }
@@ -120,7 +120,7 @@ pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<Obs
     })
     .await?;
     let leases = leased_nodes(store, keys).await?;
-    scan_pairs(store, keys, "HSCAN", &keys.held, ENTRIES_PER_STEP, |id, value| {
+    scan_pairs(store, keys, "HSCAN", &keys.running, ENTRIES_PER_STEP, |id, value| {
         if let Some(observed) = observed_job_mut(&mut all, &id) {
             observed.holder_has_lease = decode_holder(&value).is_some_and(|node| leases.contains(&node.to_string()));
             observed.held = Some(value);
@@ -147,7 +147,7 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    scan_pairs(store, keys, "HSCAN", &keys.errors, ENTRIES_PER_STEP, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.failures, ENTRIES_PER_STEP, |field, _| {
         let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
         if let (Some(observed), Some(number)) = (observed_job_mut(all, &field), number)
             && !observed.failure_numbers.contains(&number)
@@ -180,7 +180,7 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    for half in &keys.gone {
+    for half in &keys.removed {
         scan_entries(store, keys, "SSCAN", half, ENTRIES_PER_STEP, |id| {
             // Only ids of existing jobs matter; most are removed.
             if let Some(observed) = id.first_chunk().and_then(|id: &[u8; 16]| all.get_mut(id)) {
@@ -297,7 +297,7 @@ async fn remaining_failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers:
     let mut remaining = Vec::new();
     for number in numbers {
         let mut cmd = redis::cmd("HEXISTS");
-        cmd.arg(&keys.errors).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
+        cmd.arg(&keys.failures).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
         if store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await? == Value::Int(1) {
             remaining.push(*number);
         }

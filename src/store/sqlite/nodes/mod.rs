@@ -77,7 +77,12 @@ pub(super) async fn leave(store: &Sqlite, node: NodeId) -> Result<()> {
 }
 
 /// Takes back the jobs of the suspect in this queue, if its lease is lost.
-pub(super) fn take_back_if_dead(tx: &Tx<'_>, registry: &NodeRegistry, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
+pub(super) fn take_back_if_dead(
+    tx: &Tx<'_>,
+    registry: &NodeRegistry,
+    suspect: NodeId,
+    queue: i64,
+) -> rusqlite::Result<usize> {
     let found = tx
         .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
         .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))

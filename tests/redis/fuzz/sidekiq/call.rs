@@ -157,14 +157,14 @@ impl Client<'_> {
 
     fn claim(&mut self) {
         let (node, max) = (self.node(), if self.rng.u8(..8) == 0 { 1_000 } else { self.rng.usize(1..6) });
-        self.choose("held", format!("held:{node}"));
+        self.choose("running", format!("running:{node}"));
         self.args.add(CHANNEL).add(node).number(max).number(LEASE).number(self.rng.u8(..2));
         self.args.number(self.rng.u8(..2)).number(self.rng.u8(..2)).add("Echo").add("Ruby\"s").end();
     }
 
     fn take_back(&mut self) {
         let (node, suspect) = (self.node(), self.node());
-        self.choose("held", format!("held:{suspect}"));
+        self.choose("running", format!("running:{suspect}"));
         self.args.add(CHANNEL).add(node).add(suspect).number(LEASE).number(self.rng.usize(1..4)).end();
     }
 
@@ -187,8 +187,8 @@ impl Client<'_> {
 
     fn settle(&mut self) {
         let node = self.node();
-        let held = format!("held:{node}");
-        self.choose("held", held.as_str());
+        let held = format!("running:{node}");
+        self.choose("running", held.as_str());
         let held = self.state.keys.get(&held).map(|held| held.pairs.clone()).unwrap_or_default();
         let mut fields: Vec<String> = held.into_iter().map(|(field, _)| field).collect();
         self.rng.shuffle(&mut fields);

@@ -23,7 +23,7 @@ const INVALID: &[&str] = &["", "{not json", "[1,2", "\"text", "{\"args\":[]}", "
 pub fn keys_of(name: &str) -> String {
     match name {
         // The call chooses it.
-        "source" | "target" | "held" => String::new(),
+        "source" | "target" | "running" => String::new(),
         "list" => "queue".into(),
         "processed_today" => "processed:day".into(),
         "failed_today" => "failed:day".into(),
@@ -103,7 +103,7 @@ impl State {
             (0..rng.usize(..FEW)).map(|_| (id(rng), random_state::moment(rng, NOW))).collect();
         state.put("ZADD", "done", done.iter().flat_map(|(id, until)| [until.to_string().into(), id.clone()]).collect());
         state.put("HSET", "job", done.iter().flat_map(|(id, _)| [id.clone(), entry(rng).into()]).collect());
-        for half in ["gone:1", "gone:2"] {
+        for half in ["removed:1", "removed:2"] {
             let ids = (0..rng.usize(..3)).map(|_| id(rng)).collect();
             state.put("SADD", half, ids);
         }
@@ -121,7 +121,7 @@ impl State {
         for node in nodes {
             let held: Vec<String> = (0..rng.usize(..FEW)).map(|n| format!("{:016}:{n:04}", NOW - LEASE)).collect();
             conf.extend([Bytes::from(node.as_str()), held.len().to_string().into()]);
-            self.put("HSET", &format!("held:{node}"), {
+            self.put("HSET", &format!("running:{node}"), {
                 held.iter().flat_map(|field| [field.as_str().into(), entry_or_invalid(rng).into()]).collect()
             });
             let ends = if rng.u8(..5) == 0 { 0 } else { random_state::moment(rng, NOW) };
@@ -133,8 +133,8 @@ impl State {
         }
         for (field, texts) in [
             ("paused", &["1"][..]),
-            ("gone_half", &["1", "2", "x"]),
-            ("gone_since", &["1893456000000000", "x", "inf"]),
+            ("removed_half", &["1", "2", "x"]),
+            ("removed_since", &["1893456000000000", "x", "inf"]),
             ("fence", &["", "x", "1e300", "-"]),
             (&nodes[0], &["", "x", "-3", "1e300"]),
         ] {
@@ -143,7 +143,7 @@ impl State {
             }
         }
         if rng.u8(..8) == 0 {
-            conf.extend([b"moving".to_vec(), format!("{0}{0}elsewhere", nodes[0]).into()]);
+            conf.extend([b"transfer_mark".to_vec(), format!("{0}{0}elsewhere", nodes[0]).into()]);
         }
         self.put("HSET", "conf", conf);
         if rng.bool() {
@@ -221,7 +221,7 @@ impl State {
         let size = |(key, kind): &(&str, &str)| {
             self.keys.get(*key).filter(|content| content.kind == *kind).map_or(0, |content| content.pairs.len())
         };
-        let held = self.keys.iter().filter(|(key, _)| key.starts_with("held:")).map(|(_, held)| held.pairs.len());
+        let held = self.keys.iter().filter(|(key, _)| key.starts_with("running:")).map(|(_, held)| held.pairs.len());
         kinds.iter().map(size).sum::<usize>() + held.sum::<usize>()
     }
 }

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- due_crons: returns cron rules of a queue that are to be looked at now, and those of these names whose tick is waiting.
+-- due_crons: returns cron rules of a queue that are to be checked now, and those of these names whose tick is waiting.
 -- keys: conf cron ticks
 -- args: now max_rules names...
--- Returns { now, { rule|nothing }, when to look next|'' }
+-- Returns { now, { rule|nothing }, when to check next|'' }
 -- include read_time
-local conf = redis.call('HMGET', @conf, 'format', 'moving', 'next_tick')
+local conf = redis.call('HMGET', @conf, 'format', 'transfer_mark', 'next_tick')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -26,9 +26,9 @@ for from = 1, #names, CHUNK do
 end
 for at = &names, math.min(#ARGV, max + &names - 1) do
   local rule = redis.call('HGET', @cron, ARGV[at])
-  local look = tonumber(redis.call('ZSCORE', @ticks, ARGV[at]))
+  local check_at = tonumber(redis.call('ZSCORE', @ticks, ARGV[at]))
   -- The rule is active, its tick waits, and it is not among the others.
-  if rule and #rules < max and rule:sub(50, 51) == '01' and look and look > now then
+  if rule and #rules < max and rule:sub(50, 51) == '01' and check_at and check_at > now then
     rules[#rules + 1] = rule
   end
 end

@@ -1,14 +1,14 @@
 #!lua
 -- fire_crons: pushes the jobs of due ticks, and moves each rule on to its next tick in the same call.
--- keys: conf job due idle ready[4] cron ticks held unique gone[2] stale counted_history job_index
+-- keys: conf job scheduled idle ready[4] cron ticks running unique removed[2] stale counted_history job_index
 -- args: now channel wait fires...
---   wait: how long until a waiting tick is looked at again
+--   wait: how long until a waiting tick is checked again
 --   fires: of each rule: name; revision, tick, next and last tick (16 digits, 0: none); n|r|t (the tick waits: never, while the job
 --   with its unique key is running, while it is unfinished); number of jobs, and of each: id, record, due|'', ticket, unique key|''
 -- Returns { now, { yes|full|waiting|stale, { id of the job in the way of each job|'' } } of each rule, next tick|'' }
 -- include read_time, to_digits, increment_field, wake_node, record_fields, index_terms, index_members, insert_scheduled, find_known
 -- include push_tick_job, set_next_tick, count_event, check_capacity
-local conf = redis.call('HMGET', @conf, 'format', 'moving', 'capacity_jobs', 'capacity_bytes')
+local conf = redis.call('HMGET', @conf, 'format', 'transfer_mark', 'capacity_jobs', 'capacity_bytes')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -32,7 +32,7 @@ while at <= #ARGV do
   if rule and not transfer_mark and rule:sub(2, 33) == revision .. tick and rule:sub(50, 50) == '0' and tonumber(tick) <= now then
     -- With a new revision, a client that has read the rule before cannot store it as it was.
     local changed = rule:sub(1, 1) .. to_digits(tonumber(revision) + 1)
-    if holder and (waits == 't' or redis.call('HEXISTS', @held, holder) == 1) then
+    if holder and (waits == 't' or redis.call('HEXISTS', @running, holder) == 1) then
       result = { 'waiting', { holder } }
       redis.call('HSET', @cron, name, changed .. rule:sub(18, 50) .. '1' .. rule:sub(52))
       redis.call('ZADD', @ticks, now + $wait, name)

@@ -1,11 +1,11 @@
 #!lua
 -- put_cron: stores a cron rule in one queue, if the rule of this name has the expected revision.
 -- keys: conf idle cron ticks
--- args: now channel name revision rule next_look
---   revision: '' if there should be no rule; next_look: when to look at the rule|''
+-- args: now channel name revision rule check_at
+--   revision: '' if there should be no rule; check_at: when to check the rule|''
 -- Returns { now, 'yes' | 'stale' | 'moving' }
 -- include read_time, check_format, to_digits, wake_node, set_next_tick
-if redis.call('HEXISTS', @conf, 'moving') == 1 then
+if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
   return { now, 'moving' }
 end
 local found = redis.call('HGET', @cron, $name)
@@ -13,10 +13,10 @@ if (found and found:sub(2, 17) or '') ~= $revision then
   return { now, 'stale' }
 end
 redis.call('HSET', @cron, $name, $rule)
-if $next_look == '' then
+if $check_at == '' then
   redis.call('ZREM', @ticks, $name)
 else
-  redis.call('ZADD', @ticks, $next_look, $name)
+  redis.call('ZADD', @ticks, $check_at, $name)
 end
 set_next_tick()
 wake_node(@idle, $channel)

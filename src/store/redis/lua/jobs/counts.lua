@@ -1,11 +1,11 @@
 #!lua flags=no-writes
 -- counts: returns how many jobs of a queue are in which state.
--- keys: conf held due done dead stale ready[4] job meta
+-- keys: conf running scheduled done dead stale ready[4] job meta
 -- args: now
 -- Returns { now, paused, transfer mark|'', scheduled, ready, running, done, dead, bytes, capacity in jobs|'', in bytes|'', when the
 --   first ready job was due|'' }
 -- include read_time, find_oldest_ready
-local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'bytes', 'capacity_jobs', 'capacity_bytes')
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'bytes', 'capacity_jobs', 'capacity_bytes')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -18,9 +18,9 @@ return {
   now,
   conf[2] and 1 or 0,
   conf[3] or '',
-  redis.call('ZCARD', @due),
+  redis.call('ZCARD', @scheduled),
   ready,
-  redis.call('HLEN', @held),
+  redis.call('HLEN', @running),
   redis.call('ZCARD', @done),
   redis.call('ZCARD', @dead),
   conf[4] or 0,

@@ -1,13 +1,13 @@
 #!lua
 -- deliver_to_idle: inserts one new job into a queue. If no other job is ready before it, and an idle node accepts jobs of its
 -- kind, the job is delivered to that node: the node holds it from now on, under a fence as if the node had claimed it.
--- keys: conf lease held job idle ready[4] due stale counted_history
+-- keys: conf lease running job idle ready[4] scheduled stale counted_history
 -- args: now channel job_channel priority id record args_bytes kind
 -- Returns { now, 1 if the queue is limited, 1 if a node got it or was woken }, or { now, 'full', jobs|'', bytes|'' }
 -- include read_time, increment_field, count_event
 -- The three nodes that claimed last are tried.
 local nodes = redis.call('ZRANGE', @idle, '0', '2', 'REV')
-local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'capacity_jobs', 'capacity_bytes', 'fence', unpack(nodes))
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'capacity_jobs', 'capacity_bytes', 'fence', unpack(nodes))
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -28,7 +28,7 @@ end
 redis.call('HSET', @job, $id, $record)
 if node then
   redis.call('ZREM', @idle, node)
-  redis.call('HSET', @held, $id, string.format('%-64s%s', node .. ' ' .. fence, $priority))
+  redis.call('HSET', @running, $id, string.format('%-64s%s', node .. ' ' .. fence, $priority))
   redis.call('HSET', @conf, 'fence', fence, node, held + 1)
 else
   redis.call('RPUSH', @ready[$priority + 1], $id)

@@ -1,6 +1,6 @@
 #!lua
 -- edit: replaces the record of a job that is not running. With another priority the job goes to the tail of that list.
--- keys: conf held job meta due done dead stale ready[4] job_index
+-- keys: conf running job meta scheduled done dead stale ready[4] job_index
 -- args: now id record_before record
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
 -- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, read_state, index_terms, index_members
@@ -10,10 +10,10 @@ local record = redis.call('HGET', @job, id)
 if not record then
   return { now, 'not_found' }
 end
-if redis.call('HEXISTS', @held, id) == 1 then
+if redis.call('HEXISTS', @running, id) == 1 then
   return { now, 'running' }
 end
-if redis.call('HEXISTS', @conf, 'moving') == 1 then
+if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
   return { now, 'moving' }
 end
 if record ~= $record_before then
@@ -24,7 +24,7 @@ local state = read_state(id, record, meta)
 local is_waiting = state == 's' or state == 'r'
 if is_waiting and priority ~= read_priority(record) then
   local _, due_ticket = make_tickets(id, record, meta)
-  local due = redis.call('ZSCORE', @due, due_ticket)
+  local due = redis.call('ZSCORE', @scheduled, due_ticket)
   remove_waiting(id, record, meta)
   local attempts, crashes, failures, ticket_number, first = 0, 0, 0, 0, to_digits(0)
   if meta then

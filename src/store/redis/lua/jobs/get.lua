@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- get: returns one job with all that is kept of it.
--- keys: conf held job meta errors due done dead progress
+-- keys: conf running job meta failures scheduled done dead progress
 -- args: now id
 -- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure },
 --   progress|'', result|'', { log line } }
@@ -15,7 +15,7 @@ local failures = {}
 if meta then
   local last = read_count(meta, 53)
   for n = math.max(1, last - FAILURES_MAX + 1), last do
-    failures[#failures + 1] = redis.call('HGET', @errors, id .. n) or nil
+    failures[#failures + 1] = redis.call('HGET', @failures, id .. n) or nil
   end
 end
 local progress, lines = redis.call('HMGET', @progress, id .. 'n', id .. 'p', id .. 'r'), {}
@@ -28,8 +28,8 @@ return {
   now,
   record,
   meta or '',
-  redis.call('HGET', @held, id) or '',
-  redis.call('ZSCORE', @due, due_ticket) or '',
+  redis.call('HGET', @running, id) or '',
+  redis.call('ZSCORE', @scheduled, due_ticket) or '',
   redis.call('ZSCORE', @done, id) or '',
   redis.call('ZSCORE', @dead, id) or '',
   failures,

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- list_held: reads a page of the jobs that a node holds in a queue, or that any node holds.
--- keys: conf held job meta
+-- keys: conf running job meta
 -- args: now node cursor
 --   node: '' is any
 -- Returns { now, cursor, { id }, { held value }, { record }, { meta }, { the cursor before each } }
@@ -11,7 +11,7 @@ local cursor, bytes, looked = $cursor, 0, 0
 local ids, values, records, metas, cursors, seen = {}, {}, {}, {}, {}, {}
 repeat
   local from = cursor
-  local page = redis.call('HSCAN', @held, cursor, 'COUNT', FEW)
+  local page = redis.call('HSCAN', @running, cursor, 'COUNT', FEW)
   local some = {}
   cursor, looked = page[1], looked + FEW
   for i = 1, #page[2], 2 do

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- prune: deletes done and dead jobs past their retention, then done ones beyond the newest. One call deletes a bounded number.
--- keys: conf job meta errors done dead gone[2] history progress groups job_index
+-- keys: conf job meta failures done dead removed[2] history progress groups job_index
 -- args: now remember max_done max_deleted
 -- Returns { now, how many were deleted }
--- include read_time, check_format, parse_int, increment_field, to_digits, rotate_gone, choose_gone, record_fields, failure_limits
+-- include read_time, check_format, parse_int, increment_field, to_digits, rotate_removed, choose_removed, record_fields, failure_limits
 -- include drop_failures, log_limits, drop_progress, group_counts, sum_history, prune_history, index_terms, index_members
 prune_history((sum_history()))
 local max = tonumber($max_deleted)
@@ -26,7 +26,7 @@ if redis.call('EXISTS', @done) == 0 then
   redis.call('HDEL', @conf, 'done_retention')
 end
 -- Also if there is nothing to delete: remembered ids must be forgotten in time.
-local gone = choose_gone(tonumber($remember))
+local removed = choose_removed(tonumber($remember))
 local ids, first_dead, members = done, #done + 1, {}
 for _, id in ipairs(dead) do
   ids[#ids + 1] = id
@@ -48,5 +48,5 @@ end
 drop_from_index(members)
 redis.call('HDEL', @job, unpack(ids))
 drop_progress(ids)
-redis.call('SADD', gone, unpack(ids))
+redis.call('SADD', removed, unpack(ids))
 return { now, #ids }

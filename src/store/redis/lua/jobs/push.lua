@@ -1,6 +1,6 @@
 #!lua
 -- push: inserts jobs into one queue that have new ids and no unique key.
--- keys: conf job due idle ready[4] held stale counted_history job_index
+-- keys: conf job scheduled idle ready[4] running stale counted_history job_index
 -- args: now channel ready_counts[4] scheduled_count args_bytes jobs...
 --   jobs: id and record of each, ready ones first, by priority; the ids of the ready ones; due and ticket of each scheduled one
 -- Returns { now, {}, {}, 1 if the queue is limited, 1 if an idle node was woken }, or { now, 'full', jobs|'', bytes|'' }

@@ -1,13 +1,13 @@
 #!lua
 -- push_checked: inserts jobs into one queue, all or none, after a check whether any of them exists.
 -- Conflicts are returned before the first write; the caller sends the rest again without them.
--- keys: conf job due idle ready[4] meta errors held unique gone[2] stale counted_history progress job_index
+-- keys: conf job scheduled idle ready[4] meta failures running unique removed[2] stale counted_history progress job_index
 -- args: now channel ready_counts[4] scheduled_count args_bytes jobs...
 --   jobs: as for push; then the age of remembered ids; 1 if any id may be known; a number of ids that are only looked up; those
 --   ids; then of each job with a unique key: key, id, k (keep the other job) or r (replace it)
 -- Returns { now, { id, holder|'' of each conflict }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
 -- include read_time, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, find_known, count_event
-local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_bytes', 'bytes', 'moving')
+local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_bytes', 'bytes', 'transfer_mark')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -29,7 +29,7 @@ end
 for n = unique_at, #ARGV, 3 do
   local holder, id = redis.call('HGET', @unique, ARGV[n]), ARGV[n + 1]
   local record = holder and redis.call('HGET', @job, holder)
-  if record and (ARGV[n + 2] == 'k' or transfer_mark or redis.call('HEXISTS', @held, holder) == 1) then
+  if record and (ARGV[n + 2] == 'k' or transfer_mark or redis.call('HEXISTS', @running, holder) == 1) then
     -- A running job is not replaced, nor one that may be on its way to another store.
     refused[#refused + 1], refused[#refused + 2] = id, holder
   elseif record then
@@ -45,7 +45,7 @@ local full = (max_jobs or max_bytes) and check_capacity(max_jobs, max_bytes, byt
 if full then
   return full
 end
--- include remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, rotate_gone, choose_gone, publish_completed, drop_replaced, insert_ready, insert_later, wake_node
+-- include remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, rotate_removed, choose_removed, publish_completed, drop_replaced, insert_ready, insert_later, wake_node
 drop_replaced(old, tonumber(ARGV[rest_at]))
 for n = unique_at, #ARGV, 3 do
   redis.call('HSET', @unique, ARGV[n], ARGV[n + 1])

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- reschedule: gives a job that is not running a new due time. A job that has ended starts over.
--- keys: conf held job meta due done dead unique stale idle ready[4] groups job_index
+-- keys: conf running job meta scheduled done dead unique stale idle ready[4] groups job_index
 -- args: now channel id due unique_key state
 --   due: microseconds, or + and microseconds from now; state: the one that the job must be in: s, r, d, b, or '' for any
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' | id of the other job that has the unique key }
@@ -11,10 +11,10 @@ local record = redis.call('HGET', @job, id)
 if not record then
   return { now, 'not_found' }
 end
-if redis.call('HEXISTS', @held, id) == 1 then
+if redis.call('HEXISTS', @running, id) == 1 then
   return { now, 'running' }
 end
-if redis.call('HEXISTS', @conf, 'moving') == 1 then
+if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
   return { now, 'moving' }
 end
 local meta = redis.call('HGET', @meta, id)

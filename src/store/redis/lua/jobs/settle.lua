@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- settle: records acks of jobs without a meta, a unique key or a result, each only if the node still holds the job under its
 -- fence. All other outcomes: settle_others.
--- keys: conf held job done gone[2] counted_history progress
+-- keys: conf running job done removed[2] counted_history progress
 -- args: now channel node remember plain_count kept_count ending_bytes outcome_codes counter_count counters...
 --   remember: the age of remembered ids; ending_bytes: bytes of args of all these jobs; outcome_codes: see subtract_lost
 --   counters: counter and how often; then the ids of plain acks; those of kept acks; how long each of these is kept; then
@@ -9,7 +9,7 @@
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, split_by_holder
 local first = &counters + 2 * $counter_count
-local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes', 'gone_half', 'gone_since')
+local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes', 'removed_half', 'removed_since')
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -17,14 +17,14 @@ local held, retention, watched_until, bytes, half, since = conf[2], conf[3], con
 local plain, kept, done, times, lost, lost_at = split_by_holder(first, tonumber($plain_count), tonumber($kept_count))
 local freed = 0
 if #plain > 0 then
--- include rotate_gone, log_limits, drop_progress
-  freed = redis.call('HDEL', @held, unpack(plain))
+-- include rotate_removed, log_limits, drop_progress
+  freed = redis.call('HDEL', @running, unpack(plain))
   redis.call('HDEL', @job, unpack(plain))
-  redis.call('SADD', rotate_gone(tonumber($remember), half, since), unpack(plain))
+  redis.call('SADD', rotate_removed(tonumber($remember), half, since), unpack(plain))
   drop_progress(plain)
 end
 if #kept > 0 then
-  freed = freed + redis.call('HDEL', @held, unpack(kept))
+  freed = freed + redis.call('HDEL', @running, unpack(kept))
   redis.call('ZADD', @done, unpack(done))
 end
 if freed > 0 then

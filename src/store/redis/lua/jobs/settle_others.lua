@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- settle_others: records outcomes that settle does not, each only if the node still holds the job under its fence.
--- keys: conf held job meta errors due done dead unique gone[2] idle ready[4] counted_history progress groups deferred job_index
+-- keys: conf running job meta failures scheduled done dead unique removed[2] idle ready[4] counted_history progress groups deferred job_index
 -- args: now channel node remember ending_bytes outcome_codes counter_count counters...
 --   remember, ending_bytes, outcome_codes: as for settle
 --   counters: counter and how often; then 12 of each outcome: id, held value, outcome, time, ticket of the schedule|'', due|'',
@@ -9,7 +9,7 @@
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release). Its time is how long the job is kept or waits.
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, record_fields, complete_ticket, index_terms, index_members
--- include failure_limits, add_failure, drop_failures, group_counts, log_limits, drop_progress, store_result, rotate_gone, choose_gone
+-- include failure_limits, add_failure, drop_failures, group_counts, log_limits, drop_progress, store_result, rotate_removed, choose_removed
 -- include insert_dead, insert_scheduled, deferred_hints, settle_one, push_tickets, wake_node
 local first, lost, lost_at, freed, ended, released, times, goes_on = &counters + 2 * $counter_count, {}, {}, 0, {}, {}, {}, false
 local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes')
@@ -18,10 +18,10 @@ if conf[1] and conf[1] ~= '1' then
 end
 local held, retention, watched_until, bytes = conf[2], conf[3], conf[4], conf[5]
 for at = first, #ARGV, 12 do
-  if redis.call('HGET', @held, ARGV[at]) ~= ARGV[at + 1] then
+  if redis.call('HGET', @running, ARGV[at]) ~= ARGV[at + 1] then
     lost[#lost + 1], lost_at[#lost_at + 1] = ARGV[at], (at - first) / 12 + 1
   else
-    freed = freed + redis.call('HDEL', @held, ARGV[at])
+    freed = freed + redis.call('HDEL', @running, ARGV[at])
     local again = settle_one(at, released, times)
     goes_on, ended[#ended + 1] = goes_on or again, not again and ARGV[at] or nil
   end

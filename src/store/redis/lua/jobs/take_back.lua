@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- take_back: moves jobs that a dead node held back to the head of the ready lists, and counts a crash for each. One call moves
 -- a bounded number.
--- keys: conf lease since idle nodes held meta errors ready[4] counted_history
+-- keys: conf lease since idle nodes running meta failures ready[4] counted_history
 -- args: now channel node suspect lease cursor max_jobs reason
 -- Returns { now, how many were moved, cursor, how many are left }
 -- include read_time, check_format, increment_field, to_digits, parse_int, record_fields, failure_limits, add_failure, count_crash
@@ -17,7 +17,7 @@ if not ends or ends >= now or (ends > 0 and now - since < tonumber($lease)) then
 end
 local taken, flags = {}, {}
 for _ = 1, SCANS do
-  local page = redis.call('HSCAN', @held, cursor, 'COUNT', SCAN)
+  local page = redis.call('HSCAN', @running, cursor, 'COUNT', SCAN)
   for i = 1, #page[2], 2 do
     local id, value = page[2][i], page[2][i + 1]
     if #taken < max and not flags[id] and value:sub(1, 36) == suspect then
@@ -38,7 +38,7 @@ for i, fence_and_id in ipairs(taken) do
   local ticket_number = count_crash(id, suspect, $reason)
   -- The job has a meta now, so its ticket has a letter.
   tickets[i] = id .. (LETTERS[flags[id]] or flags[id]) .. ticket_number
-  redis.call('HDEL', @held, id)
+  redis.call('HDEL', @running, id)
 end
 push_tickets('LPUSH', tickets)
 local left = subtract_held(@conf, suspect, #taken)

@@ -45,7 +45,7 @@ local function adopt_deferred(kinds, max)
     redis.call('ZREM', @deferred, unpack(hints))
   end
   if #tickets > 0 then
-    redis.call('ZREM', @due, unpack(tickets))
+    redis.call('ZREM', @scheduled, unpack(tickets))
     drop_from_index(members)
     set_due_now(tickets)
     push_tickets('LPUSH', tickets)

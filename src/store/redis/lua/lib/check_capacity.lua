@@ -1,7 +1,7 @@
 -- check_capacity: returns the reply 'full' if adding these jobs and bytes of args would exceed the capacity of the queue, else
 -- nil. The first three arguments are the fields capacity_jobs, capacity_bytes and bytes of conf.
 local function check_capacity(max_jobs, max_bytes, bytes, more_jobs, more_bytes)
-  local unfinished = redis.call('HLEN', @held) + redis.call('ZCARD', @due) - redis.call('SCARD', @stale)
+  local unfinished = redis.call('HLEN', @running) + redis.call('ZCARD', @scheduled) - redis.call('SCARD', @stale)
   for list = 1, 4 do
     unfinished = unfinished + redis.call('LLEN', @ready[list])
   end

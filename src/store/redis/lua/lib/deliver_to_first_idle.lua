@@ -16,7 +16,7 @@ end
 
 -- The message is sent before anything is written, and arrives after all of it is.
 local function deliver_to_first_idle(nodes, last_fence, conf, before)
-  local next_due = redis.call('ZRANGE', @due, '0', '0', 'WITHSCORES')[2]
+  local next_due = redis.call('ZRANGE', @scheduled, '0', '0', 'WITHSCORES')[2]
   if redis.call('EXISTS', @ready) > 0 or (next_due and tonumber(next_due) <= now) then
     return nil
   end

@@ -7,6 +7,6 @@ local function drop_failures(id, meta)
     fields[#fields + 1] = id .. n
   end
   if #fields > 0 then
-    redis.call('HDEL', @errors, unpack(fields))
+    redis.call('HDEL', @failures, unpack(fields))
   end
 end

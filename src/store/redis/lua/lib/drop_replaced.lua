@@ -1,5 +1,5 @@
 -- drop_replaced: removes jobs that a push replaces. Each is a table of id, record and meta.
--- needs: record_fields, remove_waiting, drop_failures, drop_progress, choose_gone, publish_completed
+-- needs: record_fields, remove_waiting, drop_failures, drop_progress, choose_removed, publish_completed
 local function drop_replaced(old, remember)
   local ids = {}
   for i, job in ipairs(old) do
@@ -12,7 +12,7 @@ local function drop_replaced(old, remember)
       redis.call('HDEL', @meta, id)
     end
     drop_progress({ id })
-    redis.call('SADD', choose_gone(remember), id)
+    redis.call('SADD', choose_removed(remember), id)
   end
   if #ids > 0 then
     publish_completed($channel, redis.call('HGET', @conf, 'watched_until'), ids)

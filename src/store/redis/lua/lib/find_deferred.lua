@@ -10,7 +10,7 @@ local function find_deferred_kind(kind, max, found, outdated)
   for _, hint in ipairs(hints) do
     local order = hint:sub((hint:find('\0', 1, true) or 0) + 1)
     local priority, ticket = order:match('^[0-3]'), order:sub(2, -17)
-    local due = redis.call('ZSCORE', @due, ticket)
+    local due = redis.call('ZSCORE', @scheduled, ticket)
     if priority and due and to_digits(due) == order:sub(-16) then
       found[#found + 1] = { hint = hint, order = order, priority = tonumber(priority), ticket = ticket, due = due }
     else

@@ -7,12 +7,12 @@ local function fingerprint_queue()
   table.sort(parts)
   for _, count in ipairs({
     redis.call('HLEN', @job),
-    redis.call('HLEN', @held),
-    redis.call('ZCARD', @due),
+    redis.call('HLEN', @running),
+    redis.call('ZCARD', @scheduled),
     redis.call('ZCARD', @done),
     redis.call('ZCARD', @dead),
-    redis.call('SCARD', @gone[1]),
-    redis.call('SCARD', @gone[2]),
+    redis.call('SCARD', @removed[1]),
+    redis.call('SCARD', @removed[2]),
     redis.call('HLEN', @groups),
   }) do
     parts[#parts + 1] = tostring(count)

@@ -21,7 +21,7 @@ local function insert_job(at, has_stale, times)
     redis.call('HSET', @meta, id, meta)
   end
   for n = 1, tonumber(failures) do
-    redis.call('HSET', @errors, id .. n, ARGV[at + 11 + n])
+    redis.call('HSET', @failures, id .. n, ARGV[at + 11 + n])
   end
   local progress_at = at + 12 + tonumber(failures)
   for n = progress_at, progress_at + ARGV[at + 11] - 1, 2 do

@@ -3,7 +3,7 @@
 -- needs: to_digits, index_terms, index_members
 local function insert_later(due_at, last)
   local CHUNK, later, members, is_first = 1000, {}, {}, false
-  local first = tonumber(redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2]) or math.huge
+  local first = tonumber(redis.call('ZRANGE', @scheduled, 0, 0, 'WITHSCORES')[2]) or math.huge
   local text, due, digits
   for n = due_at, last, 2 do
     -- '+n' is n microseconds from now, 'n' is a time. Most of a batch have the same, and digits of a number are costly to make.
@@ -23,7 +23,7 @@ local function insert_later(due_at, last)
     is_first = is_first or due < first
   end
   for from = 1, #later, CHUNK do
-    redis.call('ZADD', @due, unpack(later, from, math.min(from + CHUNK - 1, #later)))
+    redis.call('ZADD', @scheduled, unpack(later, from, math.min(from + CHUNK - 1, #later)))
   end
   add_to_index(members)
   return is_first

@@ -3,6 +3,6 @@
 local function insert_scheduled(due, ticket)
   local members = {}
   add_due_terms(members, ticket, due)
-  redis.call('ZADD', @due, due, ticket)
+  redis.call('ZADD', @scheduled, due, ticket)
   add_to_index(members)
 end

@@ -11,7 +11,7 @@ local function last_tails(last)
     heads[#heads + 1], tickets[#tickets + 1] = head, ticket
   end
   for from = 1, #tickets, CHUNK do
-    local dues = redis.call('ZMSCORE', @due, unpack(tickets, from, math.min(from + CHUNK - 1, #tickets)))
+    local dues = redis.call('ZMSCORE', @scheduled, unpack(tickets, from, math.min(from + CHUNK - 1, #tickets)))
     for i, due in ipairs(dues) do
       tails[heads[from + i - 1]] = due_tail(tickets[from + i - 1], due)
     end
@@ -33,7 +33,7 @@ local function drop_promoted_terms(tails, several)
 end
 
 local function promote_due(max)
-  local found = redis.call('ZRANGE', @due, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
+  local found = redis.call('ZRANGE', @scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
   local due, seen, last, several = {}, 0, {}, {}
   for at = 1, #found do
     -- A job has up to 17 terms, so the terms are bounded too.
@@ -52,7 +52,7 @@ local function promote_due(max)
     return false
   end
   local tails = last_tails(last)
-  redis.call('ZREMRANGEBYRANK', @due, 0, #due - 1)
+  redis.call('ZREMRANGEBYRANK', @scheduled, 0, #due - 1)
   drop_promoted_terms(tails, several)
   push_tickets('RPUSH', due)
   return #due == max or #due < #found

@@ -2,6 +2,6 @@
 -- needs: make_tickets
 local function read_state(id, record, meta)
   local _, due_ticket = make_tickets(id, record, meta)
-  return redis.call('ZSCORE', @due, due_ticket) and 's' or redis.call('ZSCORE', @done, id) and 'd'
+  return redis.call('ZSCORE', @scheduled, due_ticket) and 's' or redis.call('ZSCORE', @done, id) and 'd'
     or redis.call('ZSCORE', @dead, id) and 'b' or 'r'
 end

@@ -3,13 +3,13 @@
 
 -- Removes a ticket from the schedule. Returns whether it was there.
 local function remove_scheduled(ticket)
-  local due = redis.call('ZSCORE', @due, ticket)
+  local due = redis.call('ZSCORE', @scheduled, ticket)
   if not due then
     return false
   end
   local members = {}
   add_due_terms(members, ticket, due)
-  redis.call('ZREM', @due, ticket)
+  redis.call('ZREM', @scheduled, ticket)
   drop_from_index(members)
   return true
 end

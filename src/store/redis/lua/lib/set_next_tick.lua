@@ -1,4 +1,4 @@
--- set_next_tick: writes to conf when the first cron rule of the queue is to be looked at, for claims and heartbeats. Returns
+-- set_next_tick: writes to conf when the first cron rule of the queue is to be checked, for claims and heartbeats. Returns
 -- that time, or ''.
 -- needs: to_digits
 local function set_next_tick()

@@ -1,6 +1,6 @@
 -- settle_one: applies one outcome that is not a plain ack; its fields begin at `at` of the arguments. Tickets that go back to
 -- the head of their list are put into `released`, how long a done job is kept into `times`. Returns whether the job goes on.
--- needs: to_digits, complete_ticket, add_failure, drop_failures, group_counts, index_terms, drop_progress, store_result, choose_gone, insert_dead, insert_scheduled, deferred_hints
+-- needs: to_digits, complete_ticket, add_failure, drop_failures, group_counts, index_terms, drop_progress, store_result, choose_removed, insert_dead, insert_scheduled, deferred_hints
 local function settle_one(at, released, times)
   local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), complete_ticket(ARGV[at + 4])
   local due, counts, failure, unique_key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
@@ -22,7 +22,7 @@ local function settle_one(at, released, times)
     end
     redis.call('HDEL', @job, id)
     drop_progress({ id })
-    redis.call('SADD', choose_gone(tonumber($remember)), id)
+    redis.call('SADD', choose_removed(tonumber($remember)), id)
   elseif outcome == 'k' then
     store_result(id, ARGV[at + 10])
     redis.call('ZADD', @done, now + time, id)

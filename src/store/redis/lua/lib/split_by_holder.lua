@@ -9,7 +9,7 @@ local function split_by_holder(first, plain_count, kept_count)
   if kept_at == first then
     return plain, kept, done, times, lost, lost_at
   end
-  local values = redis.call('HMGET', @held, unpack(ARGV, first, kept_at - 1))
+  local values = redis.call('HMGET', @running, unpack(ARGV, first, kept_at - 1))
   -- Usually all acks are plain, come from one claim, and none is lost.
   local value = kept_count == 0 and runs_at + 1 == #ARGV and ARGV[runs_at + 1]
   for n = 1, value and plain_count or 0 do

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- repair_job: removes a job from every place and inserts it into one. Data of no job is deleted.
--- keys: conf job meta held due done dead unique stale ready[4] errors gone[2] progress groups job_index
+-- keys: conf job meta running scheduled done dead unique stale ready[4] failures removed[2] progress groups job_index
 -- args: now id meta held to time unique_key ticket_count seen...
---   meta, held: as they must be; to: ready, due, done, dead, held or none; seen: tickets; then =unique key, #failure, ~member of job_index
+--   meta, held: as they must be; to: ready, scheduled, done, dead, running or none; seen: tickets; then =unique key, #failure, ~member of job_index
 -- Returns { now, 'repaired' | 'changed' }
 -- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms, index_members, insert_dead, insert_scheduled, log_limits, drop_progress, group_counts, repair_meta
 local id, to, keys_at = $id, $to, &seen + $ticket_count
 local record, meta = redis.call('HGET', @job, id), redis.call('HGET', @meta, id)
-local is_same = (meta or '') == $meta and (redis.call('HGET', @held, id) or '') == $held
+local is_same = (meta or '') == $meta and (redis.call('HGET', @running, id) or '') == $held
 if not is_same or (to == 'none') ~= not record then
   return { now, 'changed' }
 end
@@ -19,8 +19,8 @@ if meta then
   add_dead_terms(terms, id, meta)
 end
 for _, ticket in ipairs(tickets) do
-  add_due_terms(terms, ticket, tonumber(redis.call('ZSCORE', @due, ticket)) or 0)
-  redis.call('ZREM', @due, ticket)
+  add_due_terms(terms, ticket, tonumber(redis.call('ZSCORE', @scheduled, ticket)) or 0)
+  redis.call('ZREM', @scheduled, ticket)
   redis.call('SREM', @stale, ticket)
   for list = 1, 4 do
     redis.call('LREM', @ready[list], 0, ticket)
@@ -29,7 +29,7 @@ end
 for at = keys_at, #ARGV do
   local mark, rest = ARGV[at]:sub(1, 1), ARGV[at]:sub(2)
   if mark == '#' then
-    redis.call('HDEL', @errors, id .. rest)
+    redis.call('HDEL', @failures, id .. rest)
   elseif mark == '~' then
     terms[#terms + 1] = rest
   elseif redis.call('HGET', @unique, rest) == id then
@@ -39,22 +39,22 @@ end
 drop_from_index(terms)
 redis.call('ZREM', @done, id)
 redis.call('ZREM', @dead, id)
-redis.call('SREM', @gone[1], id)
-redis.call('SREM', @gone[2], id)
-if to ~= 'held' then
-  redis.call('HDEL', @held, id)
+redis.call('SREM', @removed[1], id)
+redis.call('SREM', @removed[2], id)
+if to ~= 'running' then
+  redis.call('HDEL', @running, id)
 end
 meta = repair_meta(id, meta, to, record)
 if to == 'ready' then
   redis.call('RPUSH', @ready[read_priority(record) + 1], (make_tickets(id, record, meta)))
-elseif to == 'due' then
+elseif to == 'scheduled' then
   insert_scheduled($time, (select(2, make_tickets(id, record, meta))))
 elseif to == 'done' then
   redis.call('ZADD', @done, $time, id)
 elseif to == 'dead' then
   insert_dead($time, id, meta)
 end
-if $unique_key ~= '' and (to == 'ready' or to == 'due' or to == 'held') then
+if $unique_key ~= '' and (to == 'ready' or to == 'scheduled' or to == 'running') then
   redis.call('HSETNX', @unique, $unique_key, id)
 end
 return { now, 'repaired' }

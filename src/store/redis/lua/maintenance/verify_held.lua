@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- verify_held: compares the jobs that each node holds with the counts in conf. With repair, corrects conf.
--- keys: conf held stale
+-- keys: conf running stale
 -- args: now repair
 -- Returns { now, { node, jobs, jobs by conf } that differ, highest fence held, last fence, 1 if conf hides stale tickets }
 -- include read_time, check_format, to_digits, parse_int, count_held
 local counts, differ, highest = {}, {}, 0
-for _, value in ipairs(redis.call('HVALS', @held)) do
+for _, value in ipairs(redis.call('HVALS', @running)) do
   local node = value:sub(1, 36)
   counts[node] = (counts[node] or 0) + 1
   highest = math.max(highest, parse_int(value:sub(38, 53), 16))

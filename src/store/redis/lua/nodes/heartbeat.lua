@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- heartbeat: renews the lease of a node in one queue. Returns what it holds, which other nodes may be dead, and whether to claim.
--- keys: conf lease since idle nodes due ready[4]
+-- keys: conf lease since idle nodes scheduled ready[4]
 -- args: now node lease info expiring_within
 --   expiring_within: leases of other nodes that end within this time are returned
 -- Returns { now, how many jobs it holds, 1 if it should claim, { node, microseconds until its lease ends } of others that hold jobs,
@@ -8,7 +8,7 @@
 -- include read_time, to_digits, parse_int
 local SUSPECTS_MAX = 20
 local node, lease = $node, tonumber($lease)
-local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'next_tick', 'deferred_mark', node)
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'next_tick', 'deferred_mark', node)
 if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
@@ -38,7 +38,7 @@ if #expiring > 0 then
     end
   end
 end
-local next_due = tonumber(redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2])
+local next_due = tonumber(redis.call('ZRANGE', @scheduled, 0, 0, 'WITHSCORES')[2])
 local has_work = (next_due and next_due <= now) or redis.call('EXISTS', @ready) > 0
 local is_closed, tick = paused or transfer_mark, tonumber(next_tick)
 local claims = (tick and tick <= now) or (has_work and not is_closed)

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- completed_among: returns which of some jobs are done, dead or gone.
+-- completed_among: returns which of some jobs are done, dead or removed.
 -- keys: conf job done dead
 -- args: now ids...
 --   ids: at most 500

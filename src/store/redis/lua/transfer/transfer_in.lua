@@ -1,7 +1,7 @@
 #!lua
 -- transfer_in: inserts jobs of another store into one queue as they are, and changes the checkpoint of the transfer in the same
 -- call, all or nothing.
--- keys: conf job due idle ready[4] meta errors done dead unique gone[2] stale progress groups job_index
+-- keys: conf job scheduled idle ready[4] meta failures done dead unique removed[2] stale progress groups job_index
 -- args: now channel field checkpoint_before checkpoint fence jobs...
 --   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: see insert_job
 -- Returns { now, 'yes' | 'taken' | 'lost', { id of each that is known, or whose unique key is taken }, the checkpoint as found|'' }
@@ -28,8 +28,8 @@ local known, taken, new, at, times = {}, {}, {}, &jobs, {}
 while at <= #ARGV do
   local id, unique_key = ARGV[at], ARGV[at + 6]
   local holder = unique_key ~= '' and redis.call('HGET', @unique, unique_key)
-  local seen = redis.call('HEXISTS', @job, id) + redis.call('SISMEMBER', @gone[1], id)
-  if seen + redis.call('SISMEMBER', @gone[2], id) > 0 then
+  local seen = redis.call('HEXISTS', @job, id) + redis.call('SISMEMBER', @removed[1], id)
+  if seen + redis.call('SISMEMBER', @removed[2], id) > 0 then
     known[#known + 1] = id
   elseif holder and redis.call('HEXISTS', @job, holder) == 1 then
     taken[#taken + 1] = id

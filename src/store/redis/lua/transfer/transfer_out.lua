@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- transfer_out: deletes jobs that are in another store now. Their ids are not remembered, because they may come back.
--- keys: conf held job meta errors due done dead unique stale ready[4] progress groups job_index
+-- keys: conf running job meta failures scheduled done dead unique stale ready[4] progress groups job_index
 -- args: now mover jobs...
 --   jobs: id and time of the push of each
 -- Returns { now, how many were deleted | -1 if the queue has no mark of this mover }
@@ -8,7 +8,7 @@
 -- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_counts, remove_dead, erase_job
 local NEAR = 1000
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
-local conf = redis.call('HMGET', @conf, 'moving', 'has_stale')
+local conf = redis.call('HMGET', @conf, 'transfer_mark', 'has_stale')
 if (conf[1] or ''):sub(1, 36) ~= $mover then
   return { now, -1 }
 end
@@ -34,7 +34,7 @@ local deleted = 0
 for n = &jobs, #ARGV, 2 do
   local id = ARGV[n]
   local record = redis.call('HGET', @job, id)
-  if record and record:match(PUSHED) == ARGV[n + 1] and redis.call('HEXISTS', @held, id) == 0 then
+  if record and record:match(PUSHED) == ARGV[n + 1] and redis.call('HEXISTS', @running, id) == 0 then
     local meta, unique_key = redis.call('HGET', @meta, id), record:match(UNIQUE) or ''
     local was_done = redis.call('ZREM', @done, id) == 1
     if not remove_dead(id, meta) and not was_done then
