@@ -178,7 +178,7 @@ scripts! { &[];
         SET_TRANSFER_MARK "transfer/set_transfer_mark"
         TRANSFER_IN "transfer/transfer_in"
         TRANSFER_OUT "transfer/transfer_out"
-        DEAD_GROUPS "stats/dead_groups"
+        DEAD_GROUPS "jobs/dead_groups"
         HISTORY "stats/history"
         QUEUE_TOTALS "stats/queue_totals"
         INSPECT_JOB "maintenance/inspect_job"
@@ -186,7 +186,7 @@ scripts! { &[];
         REPAIR_COUNTS "maintenance/repair_counts"
         REPAIR_JOB "maintenance/repair_job"
         VERIFY_HELD "maintenance/verify_held"
-        COMPLETED_AMONG "peers/completed_among"
+        COMPLETED_AMONG "jobs/completed_among"
         WATCH_COMPLETIONS "peers/watch_completions"
     }
     PeerKeys {

@@ -1,22 +1,18 @@
-//! Changes jobs and queues: edits, bulk changes, capacities, and the progress that attempts report.
-
-use std::sync::atomic::Ordering;
+//! Changes to jobs that are not running: edits, removals, new due times, and bulk changes.
 
 use async_trait::async_trait;
 
+use crate::clock::micros;
 use crate::error::Result;
 use crate::job::push::Due;
 use crate::job::{JobId, State};
-use crate::node::NodeId;
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::redis::jobs::claim::LocatorParts;
-use crate::store::redis::jobs::query;
-use crate::store::redis::jobs::query::{find_job, parse_change_result, remove_from_queue, reschedule_in_queue};
-use crate::store::redis::{Redis, record, script, stats};
-use crate::store::{
-    AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit, ProgressStore,
-    ProgressUpdate,
-};
+use crate::store::redis::jobs::query::find_job;
+use crate::store::redis::jobs::{capacity, job_index, query};
+use crate::store::redis::keys::QueueKeys;
+use crate::store::redis::reply::ScriptReply;
+use crate::store::redis::{Redis, record, reply, script};
+use crate::store::{AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit};
 
 /// Maximum attempts of an edit while other clients change the record.
 const EDIT_TRIES_MAX: u32 = 5;
@@ -30,22 +26,15 @@ impl AdminStore for Redis {
     }
 
     async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
-        set_capacity(self, queue, capacity).await
+        capacity::set_capacity(self, queue, capacity).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-        stats::dead_groups(self, queue).await
+        job_index::dead_groups(self, queue).await
     }
 
     async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         query::unique_holder(self, queue, key).await
-    }
-}
-
-#[async_trait]
-impl ProgressStore for Redis {
-    async fn record_progress(&self, node: NodeId, updates: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
-        record_progress(self, node, &updates).await
     }
 }
 
@@ -77,6 +66,71 @@ pub(crate) async fn edit(store: &Redis, id: JobId, edit: &JobEdit) -> Result<Cha
         }
     }
     Ok(ChangeResult::Changed)
+}
+
+/// Implements `JobStore::remove`.
+pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
+    match find_job(store, "remove", id).await? {
+        Some((keys, record)) => remove_from_queue(store, &keys, id, record.job.unique.as_deref(), "").await,
+        None => Ok(ChangeResult::NotFound),
+    }
+}
+
+/// Removes a job of this queue, if it is in this state: s, r, d, b, or empty for any.
+pub(crate) async fn remove_from_queue(
+    store: &Redis,
+    keys: &QueueKeys,
+    id: JobId,
+    key: Option<&str>,
+    state: &str,
+) -> Result<ChangeResult> {
+    let mut cmd = script::REMOVE.call(keys);
+    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
+    cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
+    parse_change_result(
+        &mut store.run_script("remove", ConnectionRole::Client, keys.slot, &script::REMOVE, &cmd).await?,
+    )
+}
+
+/// Implements `JobStore::reschedule`.
+pub(crate) async fn reschedule(store: &Redis, id: JobId, due: Due) -> Result<ChangeResult> {
+    match find_job(store, "reschedule", id).await? {
+        Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", due).await,
+        None => Ok(ChangeResult::NotFound),
+    }
+}
+
+/// Reschedules a job of this queue, if it is in this state: s, r, d, b, or empty for any.
+pub(crate) async fn reschedule_in_queue(
+    store: &Redis,
+    keys: &QueueKeys,
+    id: JobId,
+    key: Option<&str>,
+    state: &str,
+    due: Due,
+) -> Result<ChangeResult> {
+    let mut cmd = script::RESCHEDULE.call(keys);
+    let due = match due {
+        Due::Now => "+0".to_owned(),
+        Due::After(delay) => record::encode_delay(delay),
+        Due::At(moment) => record::clamp_moment(moment).to_string(),
+    };
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(due);
+    cmd.arg(key.unwrap_or("")).arg(state);
+    parse_change_result(
+        &mut store.run_script("reschedule", ConnectionRole::Client, keys.slot, &script::RESCHEDULE, &cmd).await?,
+    )
+}
+
+pub(crate) fn parse_change_result(reply: &mut ScriptReply) -> Result<ChangeResult> {
+    let word = reply.bytes()?;
+    Ok(match &word[..] {
+        b"not_found" => ChangeResult::NotFound,
+        b"running" => ChangeResult::Running,
+        b"moving" => ChangeResult::Moving,
+        b"changed" => ChangeResult::Changed,
+        other => reply::parse_job_id(other).map_or(ChangeResult::Applied, ChangeResult::Existing),
+    })
 }
 
 /// Implements `JobStore::remove_all`, and with a due time `JobStore::reschedule_all`.
@@ -118,46 +172,4 @@ async fn change_one(store: &Redis, op: &'static str, target: &ChangeTarget, due:
         None => remove_from_queue(store, &keys, target.id, key.as_deref(), state).await,
         Some(due) => reschedule_in_queue(store, &keys, target.id, key.as_deref(), state, due).await,
     }
-}
-
-/// Implements `AdminStore::set_capacity`.
-pub(crate) async fn set_capacity(store: &Redis, queue: &str, capacity: Capacity) -> Result<Capacity> {
-    let keys = store.register_queue("set_capacity", queue).await?;
-    let mut cmd = script::SET_CAPACITY.call(&*keys);
-    let text =
-        |maximum: Option<u64>| maximum.map(|maximum| maximum.min(EXACT_INTEGER_MAX).to_string()).unwrap_or_default();
-    cmd.arg(store.manual_now()).arg(text(capacity.jobs)).arg(text(capacity.bytes));
-    let value = store.send_replicated("set_capacity", &keys, Some(&script::SET_CAPACITY), &[cmd]).await?;
-    keys.unlimited_at.store(i64::MIN, Ordering::Relaxed);
-    store.parse_reply("set_capacity", value)?.capacity()
-}
-
-/// The largest integer that scripts represent exactly.
-const EXACT_INTEGER_MAX: u64 = 1 << 53;
-
-/// Implements `ProgressStore::record_progress`, with one operation per queue.
-pub(crate) async fn record_progress(store: &Redis, node: NodeId, updates: &[ProgressUpdate]) -> Result<Vec<JobId>> {
-    let mut queues: Vec<&str> = updates.iter().map(|update| update.queue.as_str()).collect();
-    queues.sort_unstable();
-    queues.dedup();
-    let requests = queues.into_iter().map(async |queue| {
-        let keys = store.keys(queue);
-        let mut cmd = script::RECORD_PROGRESS.call(&*keys);
-        cmd.arg(store.manual_now());
-        for update in updates.iter().filter(|update| update.queue == queue) {
-            let flag = record::priority_flag(update.priority, LocatorParts::unpack(update.locator).is_some());
-            cmd.arg(update.id.as_bytes()).arg(record::encode_held(node, update.fence, flag));
-            cmd.arg(update.progress.as_ref().map(record::encode_progress).unwrap_or_default()).arg(update.lines.len());
-            for (at, line) in &update.lines {
-                cmd.arg(record::encode_log_line(*at, update.attempt, line));
-            }
-        }
-        store
-            .run_script("record_progress", ConnectionRole::Worker, keys.slot, &script::RECORD_PROGRESS, &cmd)
-            .await?
-            .ids()
-    });
-    // An error of one server must not keep the others from their updates.
-    let replies = futures_util::future::join_all(requests).await;
-    replies.into_iter().collect::<Result<Vec<_>>>().map(|lost| lost.concat())
 }

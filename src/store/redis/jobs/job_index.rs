@@ -1,4 +1,4 @@
-//! The job index: finds scheduled and dead jobs by kind, tag, group and time.
+//! The job index: finds scheduled and dead jobs by kind, tag, group and time; and the groups of dead jobs.
 //!
 //! The index is one sorted set. All jobs with a term are adjacent, ordered by time, and every term has the same order.
 //! A list can therefore continue with another term, and the script uses the term with the fewest jobs.
@@ -9,14 +9,20 @@
 
 use redis::Cmd;
 
-use crate::clock::Micros;
+use crate::clock::{Micros, from_micros};
+use crate::error::Result;
 use crate::job::State;
 use crate::job::filter::{Filter, Matcher};
+use crate::store::DeadGroup;
+use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::{Redis, script};
 
 /// The last time with 16 digits.
 const MOMENT_MAX: Micros = 9_999_999_999_999_999;
+
+/// Number of concurrent queues.
+const QUEUES_AT_ONCE: usize = 50;
 
 /// The term of all dead jobs.
 const ALL_DEAD_TERM: &str = "";
@@ -111,6 +117,49 @@ pub(crate) mod members {
     fn encode_member(term: &str, moment: &str, id: &[u8]) -> Vec<u8> {
         [term.as_bytes(), b"\0", moment.as_bytes(), id].concat()
     }
+}
+
+/// Implements `AdminStore::dead_groups`.
+pub(crate) async fn dead_groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+    let mut queues = store.queue_names("dead_groups").await?;
+    queues.retain(|name| queue.is_none_or(|only| only == name));
+    let mut groups = Vec::new();
+    for batch in queues.chunks(QUEUES_AT_ONCE) {
+        let requests = batch.iter().map(|queue| dead_groups_of_queue(store, queue));
+        for queue_groups in futures_util::future::join_all(requests).await {
+            groups.extend(queue_groups?);
+        }
+    }
+    groups.sort_by(|a: &DeadGroup, b| (b.count, b.newest, &a.id).cmp(&(a.count, a.newest, &b.id)));
+    Ok(groups)
+}
+
+async fn dead_groups_of_queue(store: &Redis, queue: &str) -> Result<Vec<DeadGroup>> {
+    let keys = store.keys(queue);
+    let mut cmd = script::DEAD_GROUPS.call(&*keys);
+    cmd.arg(store.manual_now());
+    let pairs =
+        store.run_script("dead_groups", ConnectionRole::Client, keys.slot, &script::DEAD_GROUPS, &cmd).await?.list()?;
+    let group = |pair: &[Option<Vec<u8>>]| match pair {
+        [Some(id), Some(text)] => decode_dead_group(queue, id, text),
+        _ => None,
+    };
+    Ok(pairs.chunks(2).filter_map(group).collect())
+}
+
+fn decode_dead_group(queue: &str, id: &[u8], text: &[u8]) -> Option<DeadGroup> {
+    let text = std::str::from_utf8(text).ok()?;
+    let moment = |from: usize| text.get(from..from + 16)?.parse().ok().map(from_micros);
+    let (kind, error) = text.get(42..)?.split_once('\t')?;
+    Some(DeadGroup {
+        id: String::from_utf8(id.to_vec()).ok()?,
+        queue: queue.to_owned(),
+        kind: kind.to_owned(),
+        error: error.to_owned(),
+        count: text.get(..10)?.parse().ok()?,
+        oldest: moment(10)?,
+        newest: moment(26)?,
+    })
 }
 
 #[cfg(test)]

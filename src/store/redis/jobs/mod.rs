@@ -1,9 +1,11 @@
 //! Jobs: push, claim and settle, and every query and change of a job.
 
+pub(crate) mod capacity;
 pub(crate) mod claim;
 pub(crate) mod edit;
 pub(crate) mod job_index;
 pub(crate) mod list;
+pub(crate) mod progress;
 pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod settle;
@@ -19,7 +21,6 @@ use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::nodes::wakes;
-use crate::store::redis::peers::completions;
 use crate::store::redis::{Redis, nodes, script};
 use crate::store::{
     AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, HeartbeatReply, JobPage, JobStore, QueueCounts,
@@ -49,15 +50,15 @@ impl JobStore for Redis {
     }
 
     async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
-        completions::completed_among(self, queue, &ids).await
+        query::completed_among(self, queue, &ids).await
     }
 
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
-        query::remove(self, id).await
+        edit::remove(self, id).await
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
-        query::reschedule(self, id, due).await
+        edit::reschedule(self, id, due).await
     }
 
     async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {

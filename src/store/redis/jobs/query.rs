@@ -1,18 +1,16 @@
-//! Reads single jobs and counts, and changes jobs that are not running.
+//! Queries: one job, counts, completed jobs. Never writes.
 
 use std::time::SystemTime;
 
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
-use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
-use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, script};
-use crate::store::{ChangeResult, QueueCounts, TransferMark};
+use crate::store::{COMPLETION_CHECK_MAX, QueueCounts, TransferMark};
 
 /// Implements `JobStore::get`. Looks into all queues; if several have the id, returns the oldest job.
 pub(crate) async fn get(store: &Redis, id: JobId) -> Result<Option<JobRecord>> {
@@ -113,71 +111,6 @@ pub(crate) fn build_record(
     JobRecord { node, fence, ended, ..record }
 }
 
-/// Implements `JobStore::remove`.
-pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
-    match find_job(store, "remove", id).await? {
-        Some((keys, record)) => remove_from_queue(store, &keys, id, record.job.unique.as_deref(), "").await,
-        None => Ok(ChangeResult::NotFound),
-    }
-}
-
-/// Removes a job of this queue, if it is in this state: s, r, d, b, or empty for any.
-pub(crate) async fn remove_from_queue(
-    store: &Redis,
-    keys: &QueueKeys,
-    id: JobId,
-    key: Option<&str>,
-    state: &str,
-) -> Result<ChangeResult> {
-    let mut cmd = script::REMOVE.call(keys);
-    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
-    cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
-    parse_change_result(
-        &mut store.run_script("remove", ConnectionRole::Client, keys.slot, &script::REMOVE, &cmd).await?,
-    )
-}
-
-/// Implements `JobStore::reschedule`.
-pub(crate) async fn reschedule(store: &Redis, id: JobId, due: Due) -> Result<ChangeResult> {
-    match find_job(store, "reschedule", id).await? {
-        Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", due).await,
-        None => Ok(ChangeResult::NotFound),
-    }
-}
-
-/// Reschedules a job of this queue, if it is in this state: s, r, d, b, or empty for any.
-pub(crate) async fn reschedule_in_queue(
-    store: &Redis,
-    keys: &QueueKeys,
-    id: JobId,
-    key: Option<&str>,
-    state: &str,
-    due: Due,
-) -> Result<ChangeResult> {
-    let mut cmd = script::RESCHEDULE.call(keys);
-    let due = match due {
-        Due::Now => "+0".to_owned(),
-        Due::After(delay) => record::encode_delay(delay),
-        Due::At(moment) => record::clamp_moment(moment).to_string(),
-    };
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(due);
-    cmd.arg(key.unwrap_or("")).arg(state);
-    parse_change_result(
-        &mut store.run_script("reschedule", ConnectionRole::Client, keys.slot, &script::RESCHEDULE, &cmd).await?,
-    )
-}
-
-pub(crate) fn parse_change_result(reply: &mut ScriptReply) -> Result<ChangeResult> {
-    let word = reply.bytes()?;
-    Ok(match &word[..] {
-        b"not_found" => ChangeResult::NotFound,
-        b"running" => ChangeResult::Running,
-        b"moving" => ChangeResult::Moving,
-        b"changed" => ChangeResult::Changed,
-        other => crate::store::redis::reply::parse_job_id(other).map_or(ChangeResult::Applied, ChangeResult::Existing),
-    })
-}
-
 /// Implements `AdminStore::unique_holder`.
 pub(crate) async fn unique_holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
     let keys = store.keys(queue);
@@ -217,4 +150,15 @@ pub(crate) async fn queue_counts(store: &Redis, queue: &str) -> Result<QueueCoun
         capacity: reply.capacity()?,
         oldest_ready: reply.optional_int()?.map(from_micros),
     })
+}
+
+/// Implements `JobStore::completed_among`.
+pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
+    let keys = store.keys(queue);
+    let mut cmd = script::COMPLETED_AMONG.call(&*keys);
+    cmd.arg(store.manual_now());
+    for id in ids.iter().take(COMPLETION_CHECK_MAX) {
+        cmd.arg(id.as_bytes());
+    }
+    store.run_script("completed_among", ConnectionRole::Client, keys.slot, &script::COMPLETED_AMONG, &cmd).await?.ids()
 }

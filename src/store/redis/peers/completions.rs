@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use crate::clock::micros;
 use crate::error::{Error, Result};
-use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::peers::messages::MessageSubscriber;
 use crate::store::redis::subscriptions::{Subscriber, Subscription};
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
+use crate::store::{COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
 use crate::sync::LockExt;
 
 /// Number of queues handled concurrently.
@@ -84,15 +83,4 @@ async fn watch_queue(store: &Redis, node: NodeId, to: &Arc<MessageSubscriber>, k
         )
         .await
         .map(drop)
-}
-
-/// Implements `JobStore::completed_among`.
-pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
-    let keys = store.keys(queue);
-    let mut cmd = script::COMPLETED_AMONG.call(&*keys);
-    cmd.arg(store.manual_now());
-    for id in ids.iter().take(COMPLETION_CHECK_MAX) {
-        cmd.arg(id.as_bytes());
-    }
-    store.run_script("completed_among", ConnectionRole::Client, keys.slot, &script::COMPLETED_AMONG, &cmd).await?.ids()
 }

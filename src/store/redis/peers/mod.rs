@@ -1,6 +1,7 @@
-//! Peers: which nodes can be called, with which methods, and which connections they hold.
+//! Peers: which nodes can be called, and with which methods.
 
 pub(crate) mod completions;
+pub(crate) mod connections;
 pub(crate) mod messages;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use crate::store::redis::script;
 use crate::store::redis::script::Script;
 use crate::store::redis::{Redis, locks, nodes};
 use crate::store::{
-    AnnounceReply, CONNECTIONS_BATCH_MAX, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore,
+    AnnounceReply, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore,
     Recipient,
 };
 
@@ -71,15 +72,15 @@ impl PeerStore for Redis {
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        set_connections(self, node, held, gone).await
+        connections::set_connections(self, node, held, gone).await
     }
 
     async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        refresh_connections(self, node, held).await
+        connections::refresh_connections(self, node, held).await
     }
 
     async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
-        connection_holder(self, connection).await
+        connections::connection_holder(self, connection).await
     }
 
     async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
@@ -265,43 +266,4 @@ async fn find_peers(store: &Redis, op: &'static str, method: &str) -> Result<(Ve
         peers.extend(id.parse().ok().map(|id| (id, expires, description)));
     }
     Ok((peers, reply.now))
-}
-
-/// Implements `PeerStore::set_connections`.
-pub(super) async fn set_connections(store: &Redis, node: NodeId, held: &[String], closed: &[String]) -> Result<()> {
-    for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
-        set_connections_batch(store, node, batch, &[]).await?;
-    }
-    for batch in closed.chunks(CONNECTIONS_BATCH_MAX) {
-        set_connections_batch(store, node, &[], batch).await?;
-    }
-    Ok(())
-}
-
-async fn set_connections_batch(store: &Redis, node: NodeId, held: &[String], closed: &[String]) -> Result<()> {
-    let mut cmd = script::SET_CONNECTIONS.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(held.len());
-    cmd.arg(held).arg(closed);
-    let (script, slot): (&Script, u16) = (&script::SET_CONNECTIONS, store.peer_keys.slot);
-    store.run_script_idempotent("set_connections", ConnectionRole::Heartbeat, slot, script, &cmd).await?;
-    Ok(())
-}
-
-/// Implements `PeerStore::refresh_connections`.
-pub(super) async fn refresh_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
-    let (script, slot): (&Script, u16) = (&script::REFRESH_CONNECTIONS, store.peer_keys.slot);
-    for batch in held.chunks(CONNECTIONS_BATCH_MAX) {
-        let mut cmd = script.call(&store.peer_keys);
-        cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(batch);
-        store.run_script_idempotent("refresh_connections", ConnectionRole::Heartbeat, slot, script, &cmd).await?;
-    }
-    Ok(())
-}
-
-/// Implements `PeerStore::connection_holder`.
-pub(super) async fn connection_holder(store: &Redis, connection_id: &str) -> Result<Option<NodeId>> {
-    let mut cmd = script::CONNECTION_HOLDER.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(connection_id);
-    let (script, slot): (&Script, u16) = (&script::CONNECTION_HOLDER, store.peer_keys.slot);
-    Ok(store.run_script("connection_holder", ConnectionRole::Client, slot, script, &cmd).await?.text()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! Statistics: counters per minute, totals, and the groups of dead jobs.
+//! Statistics: counters per minute, and totals.
 
 pub(crate) mod kinds;
 
@@ -10,7 +10,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{
-    DeadGroup, HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters,
+    HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters,
     StatsStore,
 };
 
@@ -115,47 +115,4 @@ async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
         }
     }
     Ok(StatCounters::from_numbers(&counters))
-}
-
-/// Implements `AdminStore::dead_groups`.
-pub(super) async fn dead_groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-    let mut queues = store.queue_names("dead_groups").await?;
-    queues.retain(|name| queue.is_none_or(|only| only == name));
-    let mut groups = Vec::new();
-    for batch in queues.chunks(QUEUES_AT_ONCE) {
-        let requests = batch.iter().map(|queue| dead_groups_of_queue(store, queue));
-        for queue_groups in futures_util::future::join_all(requests).await {
-            groups.extend(queue_groups?);
-        }
-    }
-    groups.sort_by(|a: &DeadGroup, b| (b.count, b.newest, &a.id).cmp(&(a.count, a.newest, &b.id)));
-    Ok(groups)
-}
-
-async fn dead_groups_of_queue(store: &Redis, queue: &str) -> Result<Vec<DeadGroup>> {
-    let keys = store.keys(queue);
-    let mut cmd = script::DEAD_GROUPS.call(&*keys);
-    cmd.arg(store.manual_now());
-    let pairs =
-        store.run_script("dead_groups", ConnectionRole::Client, keys.slot, &script::DEAD_GROUPS, &cmd).await?.list()?;
-    let group = |pair: &[Option<Vec<u8>>]| match pair {
-        [Some(id), Some(text)] => decode_dead_group(queue, id, text),
-        _ => None,
-    };
-    Ok(pairs.chunks(2).filter_map(group).collect())
-}
-
-fn decode_dead_group(queue: &str, id: &[u8], text: &[u8]) -> Option<DeadGroup> {
-    let text = std::str::from_utf8(text).ok()?;
-    let moment = |from: usize| text.get(from..from + 16)?.parse().ok().map(from_micros);
-    let (kind, error) = text.get(42..)?.split_once('\t')?;
-    Some(DeadGroup {
-        id: String::from_utf8(id.to_vec()).ok()?,
-        queue: queue.to_owned(),
-        kind: kind.to_owned(),
-        error: error.to_owned(),
-        count: text.get(..10)?.parse().ok()?,
-        oldest: moment(10)?,
-        newest: moment(26)?,
-    })
 }

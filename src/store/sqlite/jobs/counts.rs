@@ -2,10 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::clock::{Micros, from_micros};
-use crate::store::sqlite::rows::read_text;
+use crate::clock::Micros;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, STAT_NUMBERS, StatCounters};
+use crate::store::{HISTORY_MINUTES_MAX, STAT_NUMBERS};
 
 /// A minute, in microseconds.
 pub(crate) const MINUTE_MICROS: Micros = 60_000_000;
@@ -175,23 +174,6 @@ fn add_to_total(tx: &Tx<'_>, queue: i64, minute: &[u64; STAT_NUMBERS]) -> rusqli
     Ok(())
 }
 
-/// Implements `StatsStore::queue_totals`: the finished minutes and the current one.
-pub(crate) fn queue_totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
-    conn.prepare_cached(
-        "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
-           LEFT JOIN duly_queue_total t ON t.queue_no = q.queue_no
-           LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
-    )?
-    .query_map([], |row| {
-        let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
-        Ok((
-            read_text(row, 0)?,
-            StatCounters::from_numbers(&add_counters(&unpack_counters(&over), &unpack_counters(&present))),
-        ))
-    })?
-    .collect()
-}
-
 pub(crate) fn add_counters(a: &[u64; STAT_NUMBERS], b: &[u64; STAT_NUMBERS]) -> [u64; STAT_NUMBERS] {
     let mut out = *a;
     out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
@@ -222,43 +204,6 @@ pub(crate) fn unpack_counters(bytes: &[u8]) -> [u64; STAT_NUMBERS] {
         (index, shift) = if byte & 0x80 == 0 { (index + 1, 0) } else { (index, shift + 7) };
     }
     out
-}
-
-/// Implements `StatsStore::history`.
-pub(crate) fn history(conn: &Connection, query: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
-    let mut history = History { now: Some(from_micros(now)), ..History::default() };
-    let queue = match &query.queue {
-        Some(name) => match crate::store::sqlite::jobs::query::find_queue(conn, name)? {
-            Some(queue_no) => Some(queue_no),
-            None => return Ok(history),
-        },
-        None => None,
-    };
-    let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
-    let first = now.div_euclid(MINUTE_MICROS) - i64::from(minutes) + 1;
-    let point =
-        |(queue, minute, counters)| HistoryPoint { minute: from_micros(minute * MINUTE_MICROS), queue, counters };
-    history.points = self::read_points(conn, queue, first)?.into_iter().map(point).collect();
-    Ok(history)
-}
-
-/// Returns queue, minute and counters of each minute from `first` on, oldest first.
-fn read_points(
-    conn: &Connection,
-    queue: Option<i64>,
-    first: i64,
-) -> rusqlite::Result<Vec<(String, i64, StatCounters)>> {
-    conn.prepare_cached(
-        "SELECT q.name, h.minute, h.counters FROM duly_queue q
-           JOIN (SELECT queue_no, minute, counters FROM duly_history
-                 UNION ALL SELECT queue_no, minute, counters FROM duly_queue_stats) h ON h.queue_no = q.queue_no
-          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.queue_no = ?1) AND h.counters <> x'' ORDER BY h.minute, q.name",
-    )?
-    .query_map(params![queue, first], |row| {
-        let counters: Vec<u8> = row.get(2)?;
-        Ok((read_text(row, 0)?, row.get(1)?, StatCounters::from_numbers(&unpack_counters(&counters))))
-    })?
-    .collect()
 }
 
 /// Recounts all jobs and rebuilds the job index after a repair. The counters of events cannot be recounted and stay.

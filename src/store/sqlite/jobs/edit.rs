@@ -1,4 +1,4 @@
-//! Changes to jobs that are not running: edits of one job, and bulk changes.
+//! Changes to jobs that are not running: edits, removals, new due times, and bulk changes.
 
 use async_trait::async_trait;
 use rusqlite::params;
@@ -9,8 +9,8 @@ use crate::job::{Job, JobId, State};
 use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
-use crate::store::sqlite::jobs::{capacity, job_index, query, state};
-use crate::store::sqlite::rows::{JOB_COLUMNS, JobBody, priority_code, read_checked_job};
+use crate::store::sqlite::jobs::{capacity, job_index, push, query, state};
+use crate::store::sqlite::rows::{JOB_COLUMNS, JobBody, RawText, priority_code, read_checked_job, read_text};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit};
 
@@ -100,14 +100,66 @@ fn set_priority(tx: &Tx<'_>, job_no: i64, position: &JobPosition, priority: i64)
     Ok(())
 }
 
+/// Implements `JobStore::remove`.
+pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<ChangeResult> {
+    let Some(job_no) = state::find_job(tx.conn, id)? else {
+        return Ok(ChangeResult::NotFound);
+    };
+    match state::find_position(tx.conn, job_no)? {
+        Some(JobPosition::Running { .. }) => Ok(ChangeResult::Running),
+        _ if state::is_queue_moving(tx, job_no)? => Ok(ChangeResult::Moving),
+        _ => {
+            state::delete_job(tx, job_no)?;
+            Ok(ChangeResult::Applied)
+        }
+    }
+}
+
+/// Implements `JobStore::reschedule`.
+pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<ChangeResult> {
+    let Some(job_no) = state::find_job(tx.conn, id)? else {
+        return Ok(ChangeResult::NotFound);
+    };
+    let (attempts, crashes, ended) = match state::find_position(tx.conn, job_no)? {
+        Some(JobPosition::Running { .. }) => return Ok(ChangeResult::Running),
+        _ if state::is_queue_moving(tx, job_no)? => return Ok(ChangeResult::Moving),
+        Some(JobPosition::Ready { attempts, crashes, .. } | JobPosition::Scheduled { attempts, crashes, .. }) => {
+            (attempts, crashes, false)
+        }
+        // Attempts start over: otherwise a job that died of its last attempt would die again after one more.
+        Some(JobPosition::Ended { .. }) | None => (0, 0, true),
+    };
+    let (queue, name, priority, key): (i64, String, i64, Option<RawText>) = tx
+        .statement(
+            "SELECT j.queue_no, q.name, j.priority, j.unique_key FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no
+             WHERE j.job_no = ?1",
+        )?
+        .query_row([job_no], |row| Ok((row.get(0)?, read_text(row, 1)?, row.get(2)?, row.get(3)?)))?;
+    if let (true, Some(key)) = (ended, &key) {
+        if let Some((_, other)) = push::find_unique_holder(tx, queue, key)? {
+            return Ok(ChangeResult::Existing(other));
+        }
+        state::take_unique_key(tx, queue, key, job_no)?;
+    }
+    state::remove_position(tx, job_no)?;
+    tx.change_count(queue, CountColumn::UnfinishedBytes, state::read_args_bytes_and_queue(tx, job_no)?.0);
+    match push::resolve_due(tx, due) {
+        Some(due) => state::insert_scheduled(tx, queue, job_no, priority, due, attempts, crashes)?,
+        None => state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, tx.now, attempts, crashes)?,
+    }
+    tx.wake_one(&name);
+    Ok(ChangeResult::Applied)
+}
+
 /// Implements `JobStore::remove_all`.
 pub(crate) fn remove_all(tx: &Tx<'_>, targets: &[ChangeTarget]) -> rusqlite::Result<Vec<ChangeResult>> {
-    change_each(tx, targets, |id| state::remove(tx, id))
+    change_each(tx, targets, |id| remove(tx, id))
 }
 
 /// Implements `JobStore::reschedule_all`.
 pub(crate) fn reschedule_all(tx: &Tx<'_>, targets: &[ChangeTarget], due: Due) -> rusqlite::Result<Vec<ChangeResult>> {
-    change_each(tx, targets, |id| state::reschedule(tx, id, due))
+    change_each(tx, targets, |id| reschedule(tx, id, due))
 }
 
 fn change_each(

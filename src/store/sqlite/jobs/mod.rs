@@ -65,11 +65,11 @@ impl JobStore for Sqlite {
     }
 
     async fn remove(&self, id: JobId) -> Result<ChangeResult> {
-        self.writer.write("remove", move |tx| state::remove(tx, id)).await
+        self.writer.write("remove", move |tx| edit::remove(tx, id)).await
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
-        self.writer.write("reschedule", move |tx| state::reschedule(tx, id, due)).await
+        self.writer.write("reschedule", move |tx| edit::reschedule(tx, id, due)).await
     }
 
     async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {

@@ -1,20 +1,15 @@
-//! Queries: one job, counts, nodes. Never writes.
-
-use std::collections::BTreeMap;
+//! Queries: one job, counts, completed jobs. Never writes.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, JobRecord, State};
-use crate::node::{NodeId, NodeProfile, NodeRecord};
+use crate::node::NodeId;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
 use crate::store::sqlite::jobs::{capacity, failures, progress};
-use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
-use crate::store::sqlite::rows::{
-    JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_integer, read_job, read_text, read_u32, read_u64,
-};
-use crate::store::{COMPLETION_CHECK_MAX, HeartbeatReply, QueueCounts, TransferMark};
+use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_integer, read_job, read_text, read_u64};
+use crate::store::{COMPLETION_CHECK_MAX, QueueCounts, TransferMark};
 
 /// Implements `JobStore::get`.
 pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobRecord>> {
@@ -133,65 +128,4 @@ pub(crate) fn unique_holder(conn: &Connection, queue: &str, key: &str) -> rusqli
     )?
     .query_row([queue, key], |row| row.get(0).map(JobId::from_bytes))
     .optional()
-}
-
-/// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
-/// alive.
-pub(crate) fn heartbeat_reply(
-    conn: &Connection,
-    registry: &NodeRegistry,
-    node: NodeId,
-) -> rusqlite::Result<HeartbeatReply> {
-    let mut reply = HeartbeatReply::default();
-    let mut statement = conn.prepare_cached(
-        "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
-           JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
-    )?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let id = NodeId::from_bytes(row.get(0)?);
-        if id == node {
-            reply.held.push((read_text(row, 2)?, row.get(3)?));
-        } else if registry.worker_liveness(id, row.get(1)?) != Liveness::Alive {
-            reply.suspects.push((id, read_text(row, 2)?));
-        }
-    }
-    Ok(reply)
-}
-
-/// Implements `PeerStore::nodes`.
-pub(crate) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
-    conn.prepare_cached(
-        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
-           FROM duly_node n ORDER BY n.joined_at, n.node_no",
-    )?
-    .query_map([], |row| {
-        let id = NodeId::from_bytes(row.get(0)?);
-        let queues = read_text(row, 4)?;
-        let profile: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
-        let holds = count_held_by_queue(conn, row.get(7)?)?;
-        Ok(NodeRecord {
-            id,
-            host: read_text(row, 2)?,
-            pid: read_u32(row, 3),
-            queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
-            joined: from_micros(row.get(5)?),
-            alive: registry.worker_liveness(id, row.get(1)?) == Liveness::Alive,
-            held: holds.values().sum(),
-            held_by_queue: holds,
-            profile: NodeProfile { quiet: registry.is_quiet(id, row.get(1)?), ..profile },
-            methods: Vec::new(),
-        })
-    })?
-    .collect()
-}
-
-/// Returns how many jobs of each queue a node holds.
-fn count_held_by_queue(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
-    conn.prepare_cached(
-        "SELECT q.name, count(*) FROM duly_running h
-           JOIN duly_queue q ON q.queue_no = h.queue_no WHERE h.node_no = ?1 GROUP BY h.queue_no",
-    )?
-    .query_map([node], |row| Ok((read_text(row, 0)?, row.get(1)?)))?
-    .collect()
 }

@@ -3,12 +3,10 @@
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use crate::clock::{Micros, to_micros};
-use crate::job::push::Due;
 use crate::job::{JobId, JobRecord};
-use crate::store::ChangeResult;
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::{deferred, job_index, progress, push};
-use crate::store::sqlite::rows::{RawText, read_integer, read_text, read_u32};
+use crate::store::sqlite::jobs::{deferred, job_index, progress};
+use crate::store::sqlite::rows::{RawText, read_integer, read_u32};
 use crate::store::sqlite::transfer;
 use crate::store::sqlite::tx::Tx;
 
@@ -252,63 +250,11 @@ pub(crate) fn free_unique_key(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: 
     Ok(())
 }
 
-/// Implements `JobStore::remove`.
-pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<ChangeResult> {
-    let Some(job_no) = find_job(tx.conn, id)? else {
-        return Ok(ChangeResult::NotFound);
-    };
-    match find_position(tx.conn, job_no)? {
-        Some(JobPosition::Running { .. }) => Ok(ChangeResult::Running),
-        _ if is_queue_moving(tx, job_no)? => Ok(ChangeResult::Moving),
-        _ => {
-            delete_job(tx, job_no)?;
-            Ok(ChangeResult::Applied)
-        }
-    }
-}
-
 /// Returns whether the queue of a job is moving to another store.
 pub(crate) fn is_queue_moving(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<bool> {
     let queue =
         tx.statement("SELECT queue_no FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
     Ok(transfer::read_transfer_mark(tx, queue)?.is_some())
-}
-
-/// Implements `JobStore::reschedule`.
-pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<ChangeResult> {
-    let Some(job_no) = find_job(tx.conn, id)? else {
-        return Ok(ChangeResult::NotFound);
-    };
-    let (attempts, crashes, ended) = match find_position(tx.conn, job_no)? {
-        Some(JobPosition::Running { .. }) => return Ok(ChangeResult::Running),
-        _ if is_queue_moving(tx, job_no)? => return Ok(ChangeResult::Moving),
-        Some(JobPosition::Ready { attempts, crashes, .. } | JobPosition::Scheduled { attempts, crashes, .. }) => {
-            (attempts, crashes, false)
-        }
-        // Attempts start over: otherwise a job that died of its last attempt would die again after one more.
-        Some(JobPosition::Ended { .. }) | None => (0, 0, true),
-    };
-    let (queue, name, priority, key): (i64, String, i64, Option<RawText>) = tx
-        .statement(
-            "SELECT j.queue_no, q.name, j.priority, j.unique_key FROM duly_job j
-               JOIN duly_queue q ON q.queue_no = j.queue_no
-             WHERE j.job_no = ?1",
-        )?
-        .query_row([job_no], |row| Ok((row.get(0)?, read_text(row, 1)?, row.get(2)?, row.get(3)?)))?;
-    if let (true, Some(key)) = (ended, &key) {
-        if let Some((_, other)) = push::find_unique_holder(tx, queue, key)? {
-            return Ok(ChangeResult::Existing(other));
-        }
-        take_unique_key(tx, queue, key, job_no)?;
-    }
-    remove_position(tx, job_no)?;
-    tx.change_count(queue, CountColumn::UnfinishedBytes, read_args_bytes_and_queue(tx, job_no)?.0);
-    match push::resolve_due(tx, due) {
-        Some(due) => insert_scheduled(tx, queue, job_no, priority, due, attempts, crashes)?,
-        None => insert_ready(tx, queue, job_no, priority, tx.next_number()?, tx.now, attempts, crashes)?,
-    }
-    tx.wake_one(&name);
-    Ok(ChangeResult::Applied)
 }
 
 /// Deletes the state of a job that is not running.

@@ -1,4 +1,4 @@
-//! Nodes in the database: their numbers, taking back the jobs of dead ones, and deleting their rows.
+//! Nodes in the database: heartbeats, their numbers, taking back the jobs of dead ones, and deleting their rows.
 
 pub(crate) mod datagram;
 pub(crate) mod listener;
@@ -9,17 +9,20 @@ pub(crate) mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod wake;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::clock::from_micros;
 use crate::error::{Error, Result};
-use crate::node::{Node, NodeId, NodeRecord};
+use crate::node::{Node, NodeId, NodeProfile, NodeRecord};
 use crate::store::HeartbeatReply;
 use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::jobs::{claim, query};
+use crate::store::sqlite::jobs::claim;
 use crate::store::sqlite::maintenance::upkeep;
 use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
+use crate::store::sqlite::rows::{read_text, read_u32};
 use crate::store::sqlite::tx::Tx;
 
 /// Implements `JobStore::heartbeat`.
@@ -30,9 +33,33 @@ pub(super) async fn heartbeat(store: &Sqlite, node: &Node) -> Result<HeartbeatRe
         store.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)?;
     }
     let (id, registry) = (node.id, store.registry.clone());
-    let reply = store.query("heartbeat", move |conn| query::heartbeat_reply(conn, &registry, id)).await?;
+    let reply = store.query("heartbeat", move |conn| heartbeat_reply(conn, &registry, id)).await?;
     // A claim costs little here, so all queues are listed without checking for jobs.
     Ok(HeartbeatReply { queues_to_check: node.queues.clone(), ..reply })
+}
+
+/// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
+/// alive.
+fn heartbeat_reply(
+    conn: &Connection,
+    registry: &NodeRegistry,
+    node: NodeId,
+) -> rusqlite::Result<HeartbeatReply> {
+    let mut reply = HeartbeatReply::default();
+    let mut statement = conn.prepare_cached(
+        "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
+           JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let id = NodeId::from_bytes(row.get(0)?);
+        if id == node {
+            reply.held.push((read_text(row, 2)?, row.get(3)?));
+        } else if registry.worker_liveness(id, row.get(1)?) != Liveness::Alive {
+            reply.suspects.push((id, read_text(row, 2)?));
+        }
+    }
+    Ok(reply)
 }
 
 /// Takes a slot in the registry for a new node, and registers the node in the database.
@@ -151,4 +178,41 @@ pub(super) fn merge_peers(mut workers: Vec<NodeRecord>, peers: Vec<NodeRecord>) 
     }
     workers.sort_by_key(|node| node.joined);
     workers
+}
+
+/// Implements `PeerStore::nodes`.
+pub(super) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
+    conn.prepare_cached(
+        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
+           FROM duly_node n ORDER BY n.joined_at, n.node_no",
+    )?
+    .query_map([], |row| {
+        let id = NodeId::from_bytes(row.get(0)?);
+        let queues = read_text(row, 4)?;
+        let profile: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
+        let holds = count_held_by_queue(conn, row.get(7)?)?;
+        Ok(NodeRecord {
+            id,
+            host: read_text(row, 2)?,
+            pid: read_u32(row, 3),
+            queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
+            joined: from_micros(row.get(5)?),
+            alive: registry.worker_liveness(id, row.get(1)?) == Liveness::Alive,
+            held: holds.values().sum(),
+            held_by_queue: holds,
+            profile: NodeProfile { quiet: registry.is_quiet(id, row.get(1)?), ..profile },
+            methods: Vec::new(),
+        })
+    })?
+    .collect()
+}
+
+/// Returns how many jobs of each queue a node holds.
+fn count_held_by_queue(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
+    conn.prepare_cached(
+        "SELECT q.name, count(*) FROM duly_running h
+           JOIN duly_queue q ON q.queue_no = h.queue_no WHERE h.node_no = ?1 GROUP BY h.queue_no",
+    )?
+    .query_map([node], |row| Ok((read_text(row, 0)?, row.get(1)?)))?
+    .collect()
 }

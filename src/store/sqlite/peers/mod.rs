@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::sqlite::jobs::query;
 use crate::store::sqlite::locks::waiters;
 use crate::store::sqlite::nodes::datagram;
 use crate::store::sqlite::nodes::datagram::Datagram;
@@ -269,7 +268,7 @@ impl PeerStore for Sqlite {
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         let registry = self.registry.clone();
-        let workers = self.query("nodes", move |conn| query::nodes(conn, &registry)).await?;
+        let workers = self.query("nodes", move |conn| nodes::nodes(conn, &registry)).await?;
         let peers = self.peers.find_peers("nodes").await.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot list peers");
             Vec::new()
