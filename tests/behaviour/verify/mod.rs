@@ -15,14 +15,14 @@ use duly::store::{AttemptEnd, Claim, JobStore};
 use duly::{Duly, JobId, Outcome, Push, State};
 
 /// A store with jobs of every state, some with a key, a failure or a stale ticket, and with cron rules.
-pub struct Populated {
+pub struct PopulatedStore {
     pub duly: Duly,
     #[cfg(feature = "redis")]
     pub node: duly::NodeId,
     pub ids: Vec<JobId>,
 }
 
-pub async fn populate(url: &str) -> Populated {
+pub async fn populate(url: &str) -> PopulatedStore {
     let duly = Duly::open(url).await.expect("opens");
     let node = Node::fresh(vec!["default".into()]);
     let store = duly.store();
@@ -50,7 +50,7 @@ pub async fn populate(url: &str) -> Populated {
         duly.cron(name, "0 3 * * *").push(job("report")).await.expect("puts");
     }
     duly.pause_cron("paused").await.expect("pauses");
-    Populated {
+    PopulatedStore {
         duly,
         #[cfg(feature = "redis")]
         node: node.id,
@@ -61,7 +61,7 @@ pub async fn populate(url: &str) -> Populated {
 /// Fails unless verify finds nothing before `seed`, finds this violation after it, and a repair first writes a backup
 /// and then removes every repairable violation.
 pub async fn assert_found_and_repaired(
-    populated: &Populated,
+    populated: &PopulatedStore,
     invariant: Invariant,
     is_repairable: bool,
     name: &str,

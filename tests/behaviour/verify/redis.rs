@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use duly::admin::Invariant;
 use duly::{Ctx, Duly, Filter, JobId, Push, State};
 
-use crate::verify::{Populated, assert_found_and_repaired, populate};
+use crate::verify::{PopulatedStore, assert_found_and_repaired, populate};
 use test_support::servers::{self, Reply};
 
 /// A queue on a shared server, under its own prefix.
@@ -42,7 +42,7 @@ impl Sandbox {
 }
 
 /// A name, the violated invariant, whether it is repairable, and the change that causes it.
-type Seed = (&'static str, Invariant, bool, fn(&Sandbox, &Populated));
+type Seed = (&'static str, Invariant, bool, fn(&Sandbox, &PopulatedStore));
 
 const SEEDS: &[Seed] = &[
     ("a ticket is gone", Invariant::OneState, true, |sandbox, _| drop(sandbox.text("LPOP", "ready:normal", &[]))),
@@ -198,7 +198,7 @@ const TOLERANCE: Duration = Duration::from_secs(5);
 #[ignore = "needs servers: ./check stores"]
 async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().send_command(command));
-    let Populated { duly, .. } = populate(&sandbox.url).await;
+    let PopulatedStore { duly, .. } = populate(&sandbox.url).await;
     let scheduled_jobs = async || {
         let scheduled = Filter::all().state(State::Scheduled);
         let mut jobs = duly.list(scheduled).await.expect("lists").jobs;

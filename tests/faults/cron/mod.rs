@@ -50,9 +50,9 @@ async fn work(store: &str) {
 }
 
 /// How often each job was reported as done by any process.
-type Acked = Arc<Mutex<BTreeMap<JobId, usize>>>;
+type AckCounts = Arc<Mutex<BTreeMap<JobId, usize>>>;
 
-fn start(store: &str, acked: &Acked) -> Child {
+fn start(store: &str, acked: &AckCounts) -> Child {
     let mut process = test_support::child_test("cron::child_process")
         .env(STORE, store)
         .stdin(Stdio::null())
@@ -72,8 +72,8 @@ fn start(store: &str, acked: &Acked) -> Child {
 
 /// Runs rules that fire each second while processes are killed at random. Returns the rules as created and as at the
 /// end.
-fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, Acked) {
-    let (runtime, acked) = (runtime(), Acked::default());
+fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, AckCounts) {
+    let (runtime, acked) = (runtime(), AckCounts::default());
     let (seconds, rules) =
         (env_number("DULY_CRON_SECONDS").unwrap_or(SECONDS), env_number("DULY_CRON_RULES").unwrap_or(RULES));
     let duly = runtime.block_on(Duly::open(url)).expect("opens");

@@ -18,7 +18,7 @@ const PAUSE_ONE_IN: u32 = 150;
 
 /// The fence was older than an earlier one.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rejected;
+pub struct StaleFence;
 
 /// A number and the greatest fence so far, changed atomically, as a row would be by `UPDATE .. SET value = ?1, fence =
 /// ?2 WHERE fence <= ?2`. The file lock replaces that of a database; no test pauses a process that holds it.
@@ -32,12 +32,12 @@ impl Counter {
 
     /// Returns the value and records the fence, so that a later write with an older fence is rejected. If only writes
     /// recorded it, an older holder could still write between this read and the next write.
-    pub fn read(&self, fence: Fence) -> Result<u64, Rejected> {
-        self.change(|(value, newest)| if fence.0 < newest { Err(Rejected) } else { Ok((value, fence.0)) })
+    pub fn read(&self, fence: Fence) -> Result<u64, StaleFence> {
+        self.change(|(value, newest)| if fence.0 < newest { Err(StaleFence) } else { Ok((value, fence.0)) })
     }
 
-    pub fn set(&self, value: u64, fence: Fence) -> Result<u64, Rejected> {
-        self.change(|(_, newest)| if fence.0 < newest { Err(Rejected) } else { Ok((value, fence.0)) })
+    pub fn set(&self, value: u64, fence: Fence) -> Result<u64, StaleFence> {
+        self.change(|(_, newest)| if fence.0 < newest { Err(StaleFence) } else { Ok((value, fence.0)) })
     }
 
     /// Writes without a fence, as a program that relies on the lock alone would.
@@ -49,7 +49,7 @@ impl Counter {
         self.change(Ok).expect("is never rejected")
     }
 
-    fn change(&self, next: impl FnOnce((u64, u64)) -> Result<(u64, u64), Rejected>) -> Result<u64, Rejected> {
+    fn change(&self, next: impl FnOnce((u64, u64)) -> Result<(u64, u64), StaleFence>) -> Result<u64, StaleFence> {
         self.0.lock().expect("locks");
         let mut bytes = [0; 16];
         let length = self.0.read_at(&mut bytes, 0).expect("reads");
@@ -83,11 +83,11 @@ pub async fn run(store: &str, file: &Path, goal: u64) {
                 // Does not check whether the lock is lost: that check alone would leave a gap.
                 counter.set(value + 1, guard.fence())
             }
-            Err(Rejected) => Err(Rejected),
+            Err(StaleFence) => Err(StaleFence),
         };
         match set {
             Ok(_) => counted += 1,
-            Err(Rejected) => rejected += 1,
+            Err(StaleFence) => rejected += 1,
         }
         // Fails if the lock was lost.
         let _ = guard.release().await;
@@ -105,7 +105,7 @@ pub async fn run_late_writer(store: &str, file: &Path, checked: bool) {
     if checked {
         match counter.set(value + 1, guard.fence()) {
             Ok(_) => report("wrote"),
-            Err(Rejected) => report("rejected"),
+            Err(StaleFence) => report("rejected"),
         }
     } else {
         counter.set_without_fence(value + 1);
@@ -123,8 +123,8 @@ fn counter_rejects_an_older_fence() {
     assert_eq!(counter.read(Fence(5)), Ok(0));
     assert_eq!(counter.set(1, Fence(5)), Ok(1));
     assert_eq!(counter.read(Fence(6)), Ok(1));
-    assert_eq!(counter.set(2, Fence(5)), Err(Rejected), "a newer fence has been recorded");
-    assert_eq!(counter.read(Fence(5)), Err(Rejected));
+    assert_eq!(counter.set(2, Fence(5)), Err(StaleFence), "a newer fence has been recorded");
+    assert_eq!(counter.read(Fence(5)), Err(StaleFence));
     assert_eq!(counter.set(2, Fence(6)), Ok(2));
     assert_eq!(counter.value(), 2);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use duly::{JobId, State};
 
 use crate::power::child;
-use crate::power::disk::{Disk, Fate, Image, SECTOR, sectors};
-use crate::power::ledger::{Fault, Found, Ledger};
+use crate::power::disk::{Disk, UnsyncedWrites, Image, SECTOR, sectors};
+use crate::power::ledger::{Fault, JobAfterCut, Ledger};
 use crate::power::trace::{Event, Log, Part};
 
 fn hex(text: &str) -> String {
@@ -81,10 +81,10 @@ fn disk() -> Disk {
 }
 
 /// Returns the first byte of each sector after many cuts.
-fn images(disk: &Disk, fate: Fate) -> Vec<Vec<u8>> {
+fn images(disk: &Disk, unsynced: UnsyncedWrites) -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(1);
     let start = |image: Image| image[&Part::Main].iter().step_by(SECTOR).copied().collect();
-    let mut images: Vec<Vec<u8>> = (0..500).map(|_| start(disk.cut(fate, &mut random))).collect();
+    let mut images: Vec<Vec<u8>> = (0..500).map(|_| start(disk.cut(unsynced, &mut random))).collect();
     images.sort();
     images.dedup();
     images
@@ -93,15 +93,15 @@ fn images(disk: &Disk, fate: Fate) -> Vec<Vec<u8>> {
 #[test]
 fn cut_drops_keeps_and_tears_unsynced_data() {
     let mut disk = disk();
-    assert_eq!(images(&disk, Fate::Dropped), [[1, 1, 1]]);
-    assert_eq!(images(&disk, Fate::Kept), [[2, 2, 2, 3]]);
-    let some = images(&disk, Fate::Some);
+    assert_eq!(images(&disk, UnsyncedWrites::Dropped), [[1, 1, 1]]);
+    assert_eq!(images(&disk, UnsyncedWrites::Kept), [[2, 2, 2, 3]]);
+    let some = images(&disk, UnsyncedWrites::Some);
     assert_eq!(some, [&[1, 1, 1][..], &[1, 1, 1, 0], &[1, 1, 1, 3], &[2, 2, 2], &[2, 2, 2, 0], &[2, 2, 2, 3]]);
-    let torn = images(&disk, Fate::Torn);
+    let torn = images(&disk, UnsyncedWrites::Torn);
     assert_eq!(torn.len(), 9, "each sector of the first write old or new, or the second write on top: {torn:?}");
     assert!(torn.contains(&vec![2, 1, 2]) && !torn.contains(&vec![1, 1, 1, 3]), "{torn:?}");
     disk.apply(&Event::Sync(Part::Main));
-    assert_eq!(images(&disk, Fate::Dropped), [[2, 2, 2, 3]]);
+    assert_eq!(images(&disk, UnsyncedWrites::Dropped), [[2, 2, 2, 3]]);
     assert_eq!(
         sectors(500, &[0; 600]).iter().map(|(offset, part)| (*offset, part.len())).collect::<Vec<_>>(),
         [(500, 12), (512, 512), (1024, 76)]
@@ -113,24 +113,24 @@ fn names_are_durable_after_a_directory_sync() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut disk = Disk::default();
     [Event::Created(Part::Main), write(0, 1, 1), Event::Sync(Part::Main)].iter().for_each(|event| disk.apply(event));
-    assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::new(), "content without a name");
+    assert_eq!(disk.cut(UnsyncedWrites::Dropped, &mut random), Image::new(), "content without a name");
     disk.apply(&Event::SyncDir);
     disk.apply(&Event::Unlink(Part::Main));
-    assert_eq!(disk.cut(Fate::Kept, &mut random), Image::new());
-    assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::from([(Part::Main, vec![1])]), "it reappears");
+    assert_eq!(disk.cut(UnsyncedWrites::Kept, &mut random), Image::new());
+    assert_eq!(disk.cut(UnsyncedWrites::Dropped, &mut random), Image::from([(Part::Main, vec![1])]), "it reappears");
     disk.apply(&Event::SyncDir);
-    assert_eq!(disk.cut(Fate::Dropped, &mut random), Image::new());
+    assert_eq!(disk.cut(UnsyncedWrites::Dropped, &mut random), Image::new());
 }
 
 #[test]
 fn checker_finds_every_fault() {
     let id = JobId::from_name("one");
-    let check = |reports: &[&str], found: Option<Found>| {
+    let check = |reports: &[&str], found: Option<JobAfterCut>| {
         let mut ledger = Ledger::default();
         reports.iter().for_each(|line| ledger.record(&line.replace("ID", &id.to_string())));
         ledger.check(&found.map(|found| (id, found)).into_iter().collect())
     };
-    let job = |state| Found { kind: "good".into(), args: child::args(id), state, attempts: 0 };
+    let job = |state| JobAfterCut { kind: "good".into(), args: child::args(id), state, attempts: 0 };
     let pushed = ["running 1 test", "pushing ID", "pushed ID"];
     let after = |reports: &[&'static str]| [&pushed[..], reports].concat();
 
@@ -138,7 +138,7 @@ fn checker_finds_every_fault() {
     assert_eq!(check(&["pushing ID"], Some(job(State::Ready))), [], "but it may exist");
     assert_eq!(check(&pushed, Some(job(State::Running))), []);
     assert_eq!(check(&pushed, None), [Fault::Lost(id)]);
-    assert_eq!(check(&pushed, Some(Found { args: "0".into(), ..job(State::Ready) })), [Fault::Args(id)]);
+    assert_eq!(check(&pushed, Some(JobAfterCut { args: "0".into(), ..job(State::Ready) })), [Fault::Args(id)]);
     assert_eq!(check(&pushed, Some(job(State::Done))), [Fault::Unrequested(id)]);
     assert_eq!(check(&[], Some(job(State::Ready))), [Fault::Unrequested(id)]);
 
@@ -152,7 +152,7 @@ fn checker_finds_every_fault() {
     assert_eq!(check(&after(&["removing ID"]), None), []);
     assert_eq!(check(&after(&["removing ID", "removed ID"]), Some(job(State::Ready))), [Fault::Undone(id)]);
 
-    let bulk = Found { kind: "bulk-1".into(), ..job(State::Ready) };
+    let bulk = JobAfterCut { kind: "bulk-1".into(), ..job(State::Ready) };
     assert_eq!(check(&pushed, Some(bulk)), [Fault::Split("bulk-1".into())], "one of many");
     assert_eq!(Ledger::default().check(&BTreeMap::new()), []);
 }

@@ -8,8 +8,8 @@ use duly::rusqlite::Connection;
 use duly::rusqlite::config::DbConfig;
 use duly::{Duly, Filter, JobId, Push};
 
-use crate::power::disk::{Disk, Fate, Image};
-use crate::power::ledger::{Fault, Found, Ledger};
+use crate::power::disk::{Disk, UnsyncedWrites, Image};
+use crate::power::ledger::{Fault, JobAfterCut, Ledger};
 use crate::power::trace::{Event, Part};
 
 /// Totals over all cuts.
@@ -42,7 +42,7 @@ const THREADS_MAX: usize = 4;
 struct Cut {
     /// The number of the event before which the cut happens.
     event_index: usize,
-    fate: Fate,
+    unsynced: UnsyncedWrites,
     /// Per cut, so that the result does not depend on the thread.
     seed: u64,
 }
@@ -78,7 +78,7 @@ fn sweep_share(events: &[Event], mut disk: Disk, cuts: &[Cut], scratch: &Path) -
             if disk.is_synced() && std::mem::replace(&mut is_examined, true) {
                 continue;
             }
-            let image = disk.cut(cut.fate, &mut fastrand::Rng::with_seed(cut.seed));
+            let image = disk.cut(cut.unsynced, &mut fastrand::Rng::with_seed(cut.seed));
             let faults = runtime.block_on(examine(&image, &ledger, &scratch.join(report.states.to_string())));
             report.add(cut, &faults);
         }
@@ -100,9 +100,9 @@ fn choose(events: &[Event], states: usize, random: &mut fastrand::Rng) -> Vec<Cu
     let (mut cuts, mut after_reports) = (Vec::new(), Vec::new());
     for index in 0..=events.len() {
         if matches!(events.get(index), Some(Event::Sync(_) | Event::SyncDir)) {
-            cuts.extend([(index, Fate::Dropped), (index, Fate::Kept)]);
+            cuts.extend([(index, UnsyncedWrites::Dropped), (index, UnsyncedWrites::Kept)]);
         } else if index > 0 && is_report(events.get(index - 1)) && !is_report(events.get(index)) {
-            after_reports.push((index, Fate::Dropped));
+            after_reports.push((index, UnsyncedWrites::Dropped));
         }
     }
     random.shuffle(&mut cuts);
@@ -110,10 +110,10 @@ fn choose(events: &[Event], states: usize, random: &mut fastrand::Rng) -> Vec<Cu
     cuts.append(&mut after_reports);
     cuts.truncate(states * BOUNDARIES_OF_FOUR / 4);
     while cuts.len() < states {
-        cuts.push((random.usize(..=events.len()), [Fate::Some, Fate::Torn][random.usize(..2)]));
+        cuts.push((random.usize(..=events.len()), [UnsyncedWrites::Some, UnsyncedWrites::Torn][random.usize(..2)]));
     }
     cuts.sort_by_key(|(index, _)| *index);
-    cuts.into_iter().map(|(event_index, fate)| Cut { event_index, fate, seed: random.u64(..) }).collect()
+    cuts.into_iter().map(|(event_index, unsynced)| Cut { event_index, unsynced, seed: random.u64(..) }).collect()
 }
 
 impl SweepReport {
@@ -143,9 +143,9 @@ impl SweepReport {
         self.corrupt += usize::from(lost < faults.len());
         // Damage comes before loss, since some tests allow loss.
         if let Some(fault) = faults.iter().find(|fault| !fault.is_loss()).or(faults.first()) {
-            let Cut { event_index, fate, seed } = cut;
+            let Cut { event_index, unsynced, seed } = cut;
             let example =
-                format!("before event {event_index}, {fate:?} (seed {seed}): {} faults, {fault:?}", faults.len());
+                format!("before event {event_index}, {unsynced:?} (seed {seed}): {} faults, {fault:?}", faults.len());
             match fault.is_loss() {
                 true => self.examples.push(example),
                 false => self.examples.insert(0, example),
@@ -198,7 +198,7 @@ fn integrity(main: &Path) -> Result<(), String> {
 }
 
 /// Returns all jobs in the store, and checks that it accepts a new one.
-async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
+async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, JobAfterCut>> {
     let duly = Duly::open(main.to_str().expect("a plain path")).await?;
     let mut found = BTreeMap::new();
     let mut cursor = None;
@@ -206,7 +206,7 @@ async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
         let page = duly.list(Filter::all().limit(PAGE_SIZE_MAX).cursor(cursor)).await?;
         for record in page.jobs {
             let (job, state, attempts) = (record.job, record.state, record.attempts);
-            found.insert(job.id, Found { kind: job.kind, args: job.args, state, attempts });
+            found.insert(job.id, JobAfterCut { kind: job.kind, args: job.args, state, attempts });
         }
         cursor = page.next_cursor;
         if cursor.is_none() {

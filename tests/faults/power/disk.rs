@@ -15,7 +15,7 @@ pub type Image = BTreeMap<Part, Vec<u8>>;
 
 /// The result of a cut for unsynced writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum UnsyncedWrites {
     /// All of them are lost.
     Dropped,
     /// All of them are present.
@@ -91,17 +91,17 @@ impl Disk {
     }
 
     /// Returns the content after a cut at this moment.
-    pub fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> Image {
-        let names_kept = match fate {
-            Fate::Dropped => 0,
-            Fate::Kept => self.unsynced_names.len(),
-            Fate::Some | Fate::Torn => random.usize(..=self.unsynced_names.len()),
+    pub fn cut(&self, unsynced: UnsyncedWrites, random: &mut fastrand::Rng) -> Image {
+        let names_kept = match unsynced {
+            UnsyncedWrites::Dropped => 0,
+            UnsyncedWrites::Kept => self.unsynced_names.len(),
+            UnsyncedWrites::Some | UnsyncedWrites::Torn => random.usize(..=self.unsynced_names.len()),
         };
         let mut names = self.durable_names.clone();
         for (part, file) in &self.unsynced_names[..names_kept] {
             set_name(&mut names, *part, *file);
         }
-        names.into_iter().map(|(part, file)| (part, self.files[file].cut(fate, random))).collect()
+        names.into_iter().map(|(part, file)| (part, self.files[file].cut(unsynced, random))).collect()
     }
 }
 
@@ -119,13 +119,13 @@ impl File {
         }
     }
 
-    fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> Vec<u8> {
+    fn cut(&self, unsynced: UnsyncedWrites, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut content = self.durable.clone();
-        match fate {
-            Fate::Dropped => {}
-            Fate::Kept => self.unsynced.iter().for_each(|change| change.apply(&mut content)),
-            Fate::Some => self.keep_some(&mut content, random),
-            Fate::Torn => self.tear(&mut content, random),
+        match unsynced {
+            UnsyncedWrites::Dropped => {}
+            UnsyncedWrites::Kept => self.unsynced.iter().for_each(|change| change.apply(&mut content)),
+            UnsyncedWrites::Some => self.keep_some(&mut content, random),
+            UnsyncedWrites::Torn => self.tear(&mut content, random),
         }
         content
     }

@@ -31,7 +31,7 @@ impl Fault {
 
 /// A job in the store after a cut.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct JobAfterCut {
     pub kind: String,
     pub args: String,
     pub state: State,
@@ -52,7 +52,7 @@ enum Stage {
 }
 
 #[derive(Debug, Default)]
-struct Expected {
+struct ExpectedJob {
     /// The least progress, from acknowledged requests.
     acknowledged: Stage,
     /// The greatest progress, from all requests.
@@ -65,7 +65,7 @@ struct Expected {
 }
 
 #[derive(Debug, Default)]
-pub struct Ledger(BTreeMap<JobId, Expected>);
+pub struct Ledger(BTreeMap<JobId, ExpectedJob>);
 
 impl Ledger {
     /// Records one line of the child; ignores lines of the test harness.
@@ -76,7 +76,7 @@ impl Ledger {
             _ => return,
         };
         let Ok(id) = id.parse::<JobId>() else { return };
-        let expected = self.0.entry(id).or_insert_with(|| Expected { args: child::args(id), ..Expected::default() });
+        let expected = self.0.entry(id).or_insert_with(|| ExpectedJob { args: child::args(id), ..ExpectedJob::default() });
         match report {
             "pushing" => expected.requested = expected.requested.max(Stage::Unfinished),
             "unknown" => {}
@@ -97,7 +97,7 @@ impl Ledger {
     }
 
     /// Returns all faults of the found jobs.
-    pub fn check(&self, found: &BTreeMap<JobId, Found>) -> Vec<Fault> {
+    pub fn check(&self, found: &BTreeMap<JobId, JobAfterCut>) -> Vec<Fault> {
         let mut faults: Vec<Fault> =
             self.0.iter().filter_map(|(id, expected)| expected.check(*id, found.get(id))).collect();
         faults.extend(found.keys().filter(|id| !self.0.contains_key(id)).map(|id| Fault::Unrequested(*id)));
@@ -111,8 +111,8 @@ impl Ledger {
     }
 }
 
-impl Expected {
-    fn check(&self, id: JobId, found: Option<&Found>) -> Option<Fault> {
+impl ExpectedJob {
+    fn check(&self, id: JobId, found: Option<&JobAfterCut>) -> Option<Fault> {
         let Some(found) = found else {
             let is_lost = self.acknowledged > Stage::Absent && self.requested < Stage::Removed;
             return is_lost.then_some(Fault::Lost(id));

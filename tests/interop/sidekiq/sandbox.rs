@@ -128,9 +128,9 @@ impl Sandbox {
         worker
     }
 
-    pub fn run(&self, worker: Worker) -> Running {
+    pub fn run(&self, worker: Worker) -> RunningWorker {
         let stop = CancellationToken::new();
-        Running { task: tokio::spawn(worker.run_until(stop.clone())), stop }
+        RunningWorker { task: tokio::spawn(worker.run_until(stop.clone())), stop }
     }
 }
 
@@ -143,12 +143,12 @@ fn record_run(port: u16, db: usize, ctx: &Ctx) {
 }
 
 /// A running duly worker.
-pub struct Running {
+pub struct RunningWorker {
     pub task: JoinHandle<duly::Result<RunSummary>>,
     stop: CancellationToken,
 }
 
-impl Running {
+impl RunningWorker {
     pub async fn end(self) -> RunSummary {
         self.stop.cancel();
         tokio::time::timeout(LONG, self.task).await.expect("in time").expect("no panic").expect("ends well")
@@ -156,4 +156,4 @@ impl Running {
 }
 
 /// A list that handlers fill and tests read.
-pub type Notes<T> = Arc<Mutex<Vec<T>>>;
+pub type SharedList<T> = Arc<Mutex<Vec<T>>>;

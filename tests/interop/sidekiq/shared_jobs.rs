@@ -50,7 +50,7 @@ impl Args for Greet {
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_pushed_by_ruby_run_in_duly() {
     let sandbox = Sandbox::new().await;
-    let greetings: Notes<String> = Notes::default();
+    let greetings: SharedList<String> = SharedList::default();
     let notes = greetings.clone();
     let worker = sandbox.worker(&["Echo"]).on(move |greet: Greet, _: Ctx| {
         notes.lock().expect("no panic").push(greet.name.repeat(greet.times as usize));

@@ -26,15 +26,15 @@ const GOAL: Duration = Duration::from_millis(1_500);
 const ALLOWED: Duration = Duration::from_secs(15);
 
 /// A running worker and its events.
-struct Running {
+struct RunningWorker {
     stop: CancellationToken,
     run: JoinHandle<duly::Result<RunSummary>>,
     started: mpsc::UnboundedReceiver<(JobId, Instant)>,
 }
 
-impl Running {
+impl RunningWorker {
     /// Starts a worker whose jobs end at once or never.
-    async fn start(duly: &Duly, grace: Duration, complete: bool) -> Running {
+    async fn start(duly: &Duly, grace: Duration, complete: bool) -> RunningWorker {
         let (sender, started) = mpsc::unbounded_channel();
         let (joined, mut joins) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
@@ -54,7 +54,7 @@ impl Running {
             });
         let run = tokio::spawn(worker.run_until(stop.clone()));
         tokio::time::timeout(LONG, joins.recv()).await.expect("in time").expect("joins");
-        Running { stop, run, started }
+        RunningWorker { stop, run, started }
     }
 
     /// Waits for the next jobs to start. Returns their sorted ids, and the time of the last start.
@@ -90,9 +90,9 @@ async fn jobs_of_a_disconnected_worker_start_elsewhere(binary: Binary) {
     let (near, far) = (format!("{}?lease=1s", server.url()), format!("redis://{}?lease=1s", proxy.address()));
     let (near, far) = (open(near).await, open(far).await);
     let ids = push_all(&near).await;
-    let mut cut_off = Running::start(&far, Duration::ZERO, false).await;
+    let mut cut_off = RunningWorker::start(&far, Duration::ZERO, false).await;
     assert_eq!(cut_off.wait_for_starts(JOBS).await.0, ids);
-    let mut survivor = Running::start(&near, LONG, true).await;
+    let mut survivor = RunningWorker::start(&near, LONG, true).await;
     // A node may take jobs back only after a whole lease of contact.
     tokio::time::sleep(LEASE * 2).await;
 
@@ -140,7 +140,7 @@ async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
     let duly = open(server.url()).await;
     let subscriptions = || server.send_command(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
     let has_idle_node = || !server.send_command(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
-    let mut busy = Running::start(&duly, Duration::ZERO, false).await;
+    let mut busy = RunningWorker::start(&duly, Duration::ZERO, false).await;
     until("it has_idle_node", async || has_idle_node()).await;
 
     let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
@@ -168,7 +168,7 @@ async fn jobs_of_a_silent_node_start_elsewhere(location: Location) {
     let last_heartbeat = Instant::now();
     let claim = Claim::new("default", JOBS);
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), JOBS);
-    let mut survivor = Running::start(&duly, LONG, true).await;
+    let mut survivor = RunningWorker::start(&duly, LONG, true).await;
     let (started, last) = survivor.wait_for_starts(JOBS).await;
     println!("{JOBS} jobs of a silent node started {:?} after its last heartbeat", last - last_heartbeat);
     assert_eq!(started, ids);
@@ -182,9 +182,9 @@ const LONG_LEASE: &str = "lease=60s";
 async fn stopped_worker_hands_its_jobs_over_at_once(location: Location) {
     let (one, other) = (open(location.with(LONG_LEASE)).await, open(location.with(LONG_LEASE)).await);
     let ids = push_all(&one).await;
-    let mut leaving = Running::start(&one, Duration::from_millis(20), false).await;
+    let mut leaving = RunningWorker::start(&one, Duration::from_millis(20), false).await;
     assert_eq!(leaving.wait_for_starts(JOBS).await.0, ids);
-    let mut successor = Running::start(&other, LONG, true).await;
+    let mut successor = RunningWorker::start(&other, LONG, true).await;
     let stopped = Instant::now();
     assert_eq!(leaving.end().await.released, JOBS as u64);
     let (started, last) = successor.wait_for_starts(JOBS).await;
@@ -199,9 +199,9 @@ async fn stopped_worker_hands_its_jobs_over_at_once(location: Location) {
 async fn dropped_worker_hands_its_jobs_over_at_once(location: Location) {
     let (one, other) = (open(location.with(LONG_LEASE)).await, open(location.with(LONG_LEASE)).await);
     let ids = push_all(&one).await;
-    let mut dropped = Running::start(&one, LONG, false).await;
+    let mut dropped = RunningWorker::start(&one, LONG, false).await;
     assert_eq!(dropped.wait_for_starts(JOBS).await.0, ids);
-    let mut successor = Running::start(&other, LONG, true).await;
+    let mut successor = RunningWorker::start(&other, LONG, true).await;
     // Idle first: it is woken, and does not learn of the jobs by its next heartbeat only.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let stopped = Instant::now();
