@@ -239,7 +239,7 @@ impl Duly {
     }
 
     /// Removes the handler of this method. Returns whether there was one.
-    pub async fn remove_call(&self, method: &str) -> Result<bool> {
+    pub async fn remove_method(&self, method: &str) -> Result<bool> {
         let peers = self.peers()?;
         let removed = peers.remove_method(method);
         if removed {

@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::uuid_id::uuid_id;
 
 /// The default lease: a node without a heartbeat for this long loses the jobs it holds.
-pub const LEASE: Duration = Duration::from_secs(3);
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(3);
 /// Interval between two heartbeats with the default lease.
-pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+pub const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The identity of one run of one process.
 ///
@@ -75,7 +75,7 @@ impl Node {
     /// Returns a node with a fresh identity and the default lease.
     #[must_use]
     pub fn fresh(queues: Vec<String>) -> Self {
-        Node { id: NodeId::fresh(), lease: LEASE, queues, profile: NodeProfile::default() }
+        Node { id: NodeId::fresh(), lease: DEFAULT_LEASE, queues, profile: NodeProfile::default() }
     }
 
     /// Returns the interval between heartbeats: a third of the lease.

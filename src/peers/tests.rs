@@ -23,7 +23,7 @@ async fn open_faulty() -> (Duly, Arc<FaultyStore>) {
 
 /// Returns a request for lock `a` as a peer sends it.
 fn lock_request(peers: &Peers, wait: bool) -> LockRequest {
-    let (name, owner, node, lease) = ("a".to_owned(), LockOwner::fresh(), peers.node_id(), crate::node::LEASE);
+    let (name, owner, node, lease) = ("a".to_owned(), LockOwner::fresh(), peers.node_id(), crate::node::DEFAULT_LEASE);
     LockRequest { name, owner, node, lease, slots: 1, ttl: LONG_TIMEOUT, wait, note: String::new() }
 }
 

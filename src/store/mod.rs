@@ -79,7 +79,7 @@ pub(crate) const DEFERRED_HINTS_PER_CLAIM_MAX: usize = 1_000;
 /// Most jobs in one batch of a transfer.
 pub const TRANSFER_BATCH_MAX: usize = 500;
 /// Default number of jobs on one page of a list.
-pub const PAGE_SIZE: usize = 50;
+pub const DEFAULT_PAGE_SIZE: usize = 50;
 /// Most jobs on one page of a list.
 pub const PAGE_SIZE_MAX: usize = 1_000;
 /// Longest error text kept in a job's history, in bytes.

@@ -9,7 +9,7 @@ use super::duration::parse_duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
-use crate::node::LEASE;
+use crate::node::DEFAULT_LEASE;
 
 /// Default retention of done jobs; the URL or the push may override it.
 pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -70,7 +70,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
             durability: Durability::Fsync,
-            lease: LEASE,
+            lease: DEFAULT_LEASE,
             keep: DEFAULT_KEEP,
             keep_dead: DEFAULT_KEEP_DEAD,
             remember: DEFAULT_REMEMBER,

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::store::Node;
 use duly::store::{JobStore, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Recipient, Store};
 use duly::{Duly, NodeId};
@@ -40,7 +40,7 @@ impl File {
 }
 
 fn peer_info(node: NodeId) -> PeerInfo {
-    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(node, LEASE) }
+    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(node, DEFAULT_LEASE) }
 }
 
 /// Announces a new peer and subscribes it to its messages.
@@ -62,7 +62,7 @@ async fn next(inbox: &mut Receiver<Notification>) -> Notification {
 
 fn request(node: NodeId, wait: bool) -> LockRequest {
     let (name, owner, note) = ("l".into(), LockOwner::fresh(), String::new());
-    LockRequest { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait, note }
+    LockRequest { name, owner, node, lease: DEFAULT_LEASE, slots: 1, ttl: TTL, wait, note }
 }
 
 fn message(bytes: &[u8]) -> Notification {

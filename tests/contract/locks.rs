@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::store::{LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LockOwner, LockRecord, LockReply, LockRequest, LockStore};
 use duly::{Fence, NodeId};
 use futures_util::future::join_all;
@@ -20,7 +20,7 @@ pub async fn request(store: &TestStore, peer: &'static str) -> LockRequest {
         name: "l".into(),
         owner: LockOwner::fresh(),
         node,
-        lease: LEASE,
+        lease: DEFAULT_LEASE,
         slots: 1,
         ttl: TTL,
         wait: false,

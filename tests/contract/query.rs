@@ -74,7 +74,7 @@ pub async fn pages_contain_every_job_once(store: TestStore) {
 pub async fn list_without_limit_is_one_page(store: TestStore) {
     store.push_all((0..60).map(|_| job("one")).collect()).await;
     let page = store.store.list(Filter::default()).await.expect("lists");
-    assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::bounds::PAGE_SIZE, true));
+    assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::bounds::DEFAULT_PAGE_SIZE, true));
     let nowhere = Filter::all().queue("nowhere");
     assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::job::HeldJob;
 use duly::store::Node;
 use duly::store::{
@@ -177,7 +177,7 @@ impl TestStore {
     fn peer_info(&self, name: &'static str) -> PeerInfo {
         let existing = self.peers.lock().expect("not poisoned").get(name).map(|(peer, _)| peer.clone());
         let node_id = self.nodes.lock().expect("not poisoned").get(name).map(|(node, _)| node.id);
-        existing.unwrap_or_else(|| PeerInfo::new(node_id.unwrap_or_else(NodeId::fresh), LEASE))
+        existing.unwrap_or_else(|| PeerInfo::new(node_id.unwrap_or_else(NodeId::fresh), DEFAULT_LEASE))
     }
 
     pub async fn push(&self, push: Push) -> PushResult {
@@ -270,5 +270,5 @@ pub fn release() -> Outcome {
 
 /// The time after its last heartbeat at which the lease of a node has expired.
 pub fn past_the_lease() -> Duration {
-    LEASE + MS
+    DEFAULT_LEASE + MS
 }

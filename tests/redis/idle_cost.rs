@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::store::{JobStore, PeerInfo, PeerStore, Recipient};
 use duly::{Event, NodeId, Push};
 use tokio::sync::mpsc;
@@ -91,7 +91,7 @@ async fn quiet_peer_sends_no_requests() {
     let server = Options::durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
-    let peer = PeerInfo { methods: vec!["m".into()], listen_only: true, ..PeerInfo::new(node, LEASE) };
+    let peer = PeerInfo { methods: vec!["m".into()], listen_only: true, ..PeerInfo::new(node, DEFAULT_LEASE) };
     let _notifications = store.subscribe_messages(node, true).await.expect("subscribes");
     store.announce(&peer).await.expect("announces");
     let announcements = async {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::store::{
     LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, LockStore, Notification, PeerInfo, PeerStore, Recipient,
 };
@@ -15,12 +15,12 @@ use test_support::servers::{self, Binary, Direction, Options, Proxy, Server};
 const TTL: Duration = Duration::from_secs(10);
 
 fn peer_info() -> PeerInfo {
-    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(NodeId::fresh(), LEASE) }
+    PeerInfo { methods: vec!["m".into()], ..PeerInfo::new(NodeId::fresh(), DEFAULT_LEASE) }
 }
 
 fn lock_request(name: &str, node: NodeId) -> LockRequest {
     let (owner, name) = (LockOwner::fresh(), name.to_owned());
-    LockRequest { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait: true, note: String::new() }
+    LockRequest { name, owner, node, lease: DEFAULT_LEASE, slots: 1, ttl: TTL, wait: true, note: String::new() }
 }
 
 async fn next(notifications: &mut Receiver<Notification>) -> Notification {
@@ -165,7 +165,7 @@ async fn release_succeeds_although_dead_waiters_remain() {
     for _ in 0..3 * LOCK_WAITERS_CHECKED_MAX {
         assert_eq!(store.lock(&lock_request("l", dead_peer.node)).await.expect("a reply").hold, None);
     }
-    clock.advance(2 * LEASE);
+    clock.advance(2 * DEFAULT_LEASE);
     // The server has cached the script by now.
     assert!(!store.unlock(&lock_request("another", dead_peer.node)).await.expect("a reply"));
     proxy.freeze(Direction::Replies);

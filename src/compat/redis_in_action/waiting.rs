@@ -15,7 +15,7 @@ use crate::job::filter::Matcher;
 use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::ConnectionRole;
-use crate::store::{ChangeResult, Filter, JobPage, JobStore, PAGE_SIZE, PAGE_SIZE_MAX, QueueCounts};
+use crate::store::{ChangeResult, Filter, JobPage, JobStore, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX, QueueCounts};
 
 /// Most items scanned among the delayed, and in each list; an item further back is not found by its id.
 const ITEMS_SCANNED_MAX: isize = 10_000;
@@ -111,7 +111,7 @@ pub(super) async fn get(store: &RedisInAction, id: JobId) -> Result<Option<JobRe
 
 /// Lists the jobs that duly has taken, then the waiting items.
 pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<JobPage> {
-    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let cursor = filter.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(CURSOR_PREFIX));
     let includes_waiting = filter.state.is_none_or(|state| matches!(state, State::Scheduled | State::Ready));
     let Some(Ok(from)) = cursor.map(str::parse::<usize>) else {

@@ -9,7 +9,7 @@ use crate::compat::sidekiq::find_job::{EntryPosition, JobSet, LocatedEntry};
 use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::{Job, JobRecord, State};
-use crate::store::{Filter, JobPage, PAGE_SIZE, PAGE_SIZE_MAX};
+use crate::store::{Filter, JobPage, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX};
 
 /// Entries read at a time.
 const ENTRIES_PER_STEP: usize = 200;
@@ -65,7 +65,7 @@ pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
 
 /// Returns a page of jobs with their failures.
 async fn list_with_failures(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
-    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let parse = |text: &str| ListCursor::parse(text, SECTIONS.len());
     let mut cursor = filter.cursor.as_deref().map(parse).transpose()?.unwrap_or_default();
     let mut queues = store.queue_names("list").await?;

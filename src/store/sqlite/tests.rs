@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::node::{LEASE, Node};
+use crate::node::{DEFAULT_LEASE, Node};
 use crate::store::JobStore;
 use crate::store::sqlite::nodes::registry::Liveness;
 
@@ -28,7 +28,7 @@ async fn slow_read_does_not_delay_heartbeat() {
     let slot = store.registry.slot_of(node.id).expect("has one");
 
     let (slow, end) = start_slow_read(&store);
-    clock.advance(LEASE + Duration::from_micros(1));
+    clock.advance(DEFAULT_LEASE + Duration::from_micros(1));
     tokio::task::yield_now().await;
     assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::LeaseExpired);
     let result = tokio::time::timeout(Duration::from_millis(50), store.heartbeat(&node));

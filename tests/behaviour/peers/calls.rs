@@ -319,9 +319,9 @@ pub async fn only_registered_methods_run(location: Location) {
     assert_eq!(duly.call("a b", &()).reply::<Value>().await.expect_err("no name").code(), "invalid");
     let reserved = duly.on_call("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
     assert_eq!(reserved.expect_err("is reserved").code(), "invalid");
-    assert!(duly.remove_call("who").await.expect("stops"));
+    assert!(duly.remove_method("who").await.expect("stops"));
     assert_eq!(duly.call("who", &()).node(node).reply::<Value>().await.expect_err("no more").code(), "not_found");
-    assert!(!duly.remove_call("who").await.expect("replies"));
+    assert!(!duly.remove_method("who").await.expect("replies"));
 }
 
 pub async fn every_node_replies_to_ping_and_stats(location: Location) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::bounds::LEASE;
+use duly::bounds::DEFAULT_LEASE;
 use duly::job::{Due, HeldJob, UniqueConflict};
 use duly::store::Node;
 use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, Store};
@@ -308,7 +308,7 @@ impl History {
     async fn fail_over(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let (dead, survivor) = (0, 1);
         let dead_id = self.nodes[dead].id;
-        let silence = [Duration::from_secs(1), Duration::from_secs(1), LEASE];
+        let silence = [Duration::from_secs(1), Duration::from_secs(1), DEFAULT_LEASE];
         for interval in silence {
             self.clock.advance(interval);
             self.model.now += interval.as_micros() as Micros;

@@ -16,7 +16,7 @@ use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
 use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE, PAGE_SIZE_MAX};
+use crate::store::{Filter, JobPage, LIST_EXAMINED_MAX, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX};
 
 /// Jobs read in one request; their args come along and may be large.
 const JOBS_PER_STEP: usize = 200;
@@ -44,7 +44,7 @@ struct RedisListCursor {
 
 /// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
-    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RedisListCursor::parse).transpose()?;
     let mut queues = store.queue_names("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));

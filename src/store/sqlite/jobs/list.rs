@@ -18,7 +18,7 @@ use crate::store::sqlite::rows::{
 };
 use crate::store::sqlite::{Sqlite, errors};
 use crate::store::{
-    Filter, JobPage, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX, LIST_EXAMINED_MAX, PAGE_BYTES_MAX, PAGE_SIZE, PAGE_SIZE_MAX,
+    Filter, JobPage, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX, LIST_EXAMINED_MAX, PAGE_BYTES_MAX, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX,
 };
 
 /// The order in which states are listed.
@@ -68,7 +68,7 @@ type ScannedRow = (Job, i64, (i64, i64));
 
 /// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Sqlite, filter: &Filter) -> Result<JobPage> {
-    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RowCursor::parse).transpose()?;
     let (mut page, mut bytes, now) = (JobPage::default(), 0, store.clock.now_micros());
     loop {
