@@ -15,7 +15,7 @@ use crate::job::filter::Matcher;
 use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::ConnectionRole;
-use crate::store::{ChangeResult, Filter, JobPage, JobStore, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX, QueueCounts};
+use crate::store::{ChangeResult, DEFAULT_PAGE_SIZE, Filter, JobPage, JobStore, PAGE_SIZE_MAX, QueueCounts};
 
 /// Most items scanned among the delayed, and in each list; an item further back is not found by its id.
 const ITEMS_SCANNED_MAX: isize = 10_000;

@@ -9,7 +9,7 @@ use crate::compat::sidekiq::find_job::{EntryPosition, JobSet, LocatedEntry};
 use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::{Job, JobRecord, State};
-use crate::store::{Filter, JobPage, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX};
+use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, PAGE_SIZE_MAX};
 
 /// Entries read at a time.
 const ENTRIES_PER_STEP: usize = 200;

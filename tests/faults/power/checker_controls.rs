@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use duly::{JobId, State};
 
 use crate::power::child;
-use crate::power::disk::{Disk, UnsyncedWrites, Image, SECTOR, sectors};
+use crate::power::disk::{Disk, Image, SECTOR, UnsyncedWrites, sectors};
 use crate::power::ledger::{Fault, JobAfterCut, Ledger};
 use crate::power::trace::{Event, Log, Part};
 

@@ -8,7 +8,7 @@ use duly::rusqlite::Connection;
 use duly::rusqlite::config::DbConfig;
 use duly::{Duly, Filter, JobId, Push};
 
-use crate::power::disk::{Disk, UnsyncedWrites, Image};
+use crate::power::disk::{Disk, Image, UnsyncedWrites};
 use crate::power::ledger::{Fault, JobAfterCut, Ledger};
 use crate::power::trace::{Event, Part};
 

@@ -76,7 +76,8 @@ impl Ledger {
             _ => return,
         };
         let Ok(id) = id.parse::<JobId>() else { return };
-        let expected = self.0.entry(id).or_insert_with(|| ExpectedJob { args: child::args(id), ..ExpectedJob::default() });
+        let expected =
+            self.0.entry(id).or_insert_with(|| ExpectedJob { args: child::args(id), ..ExpectedJob::default() });
         match report {
             "pushing" => expected.requested = expected.requested.max(Stage::Unfinished),
             "unknown" => {}

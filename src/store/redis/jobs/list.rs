@@ -16,7 +16,7 @@ use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
 use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{Filter, JobPage, LIST_EXAMINED_MAX, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX};
+use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE_MAX};
 
 /// Jobs read in one request; their args come along and may be large.
 const JOBS_PER_STEP: usize = 200;

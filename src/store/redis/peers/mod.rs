@@ -19,8 +19,7 @@ use crate::store::redis::script;
 use crate::store::redis::script::Script;
 use crate::store::redis::{Redis, locks, nodes};
 use crate::store::{
-    AnnounceReply, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore,
-    Recipient,
+    AnnounceReply, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore, Recipient,
 };
 
 /// Interval at which a process cleans up after dead peers.

@@ -10,8 +10,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{
-    HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters,
-    StatsStore,
+    HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters, StatsStore,
 };
 
 /// Minutes per request.

@@ -18,7 +18,8 @@ use crate::store::sqlite::rows::{
 };
 use crate::store::sqlite::{Sqlite, errors};
 use crate::store::{
-    Filter, JobPage, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX, LIST_EXAMINED_MAX, PAGE_BYTES_MAX, DEFAULT_PAGE_SIZE, PAGE_SIZE_MAX,
+    DEFAULT_PAGE_SIZE, Filter, JobPage, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX, LIST_EXAMINED_MAX, PAGE_BYTES_MAX,
+    PAGE_SIZE_MAX,
 };
 
 /// The order in which states are listed.

@@ -40,11 +40,7 @@ pub(super) async fn heartbeat(store: &Sqlite, node: &Node) -> Result<HeartbeatRe
 
 /// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
 /// alive.
-fn heartbeat_reply(
-    conn: &Connection,
-    registry: &NodeRegistry,
-    node: NodeId,
-) -> rusqlite::Result<HeartbeatReply> {
+fn heartbeat_reply(conn: &Connection, registry: &NodeRegistry, node: NodeId) -> rusqlite::Result<HeartbeatReply> {
     let mut reply = HeartbeatReply::default();
     let mut statement = conn.prepare_cached(
         "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
