@@ -82,8 +82,8 @@ impl Builder {
     }
 
     /// Sets how long ids of gone jobs are remembered at least (default 10 minutes).
-    pub fn remember_ids(mut self, remember: Duration) -> Self {
-        self.options.remember = remember;
+    pub fn remember_ids(mut self, remember_ids: Duration) -> Self {
+        self.options.remember_ids = remember_ids;
         self
     }
 
@@ -96,8 +96,7 @@ impl Builder {
     /// Sets a secret of at least 32 bytes that all nodes share. Nodes sign every message with it and reject others.
     ///
     /// To rotate it, call this twice: the first key signs, all of them verify. Deploy the new key to every node as the
-    /// second
-    /// key, then as the first, then remove the old one.
+    /// second key, then as the first, then remove the old one.
     pub fn cluster_key(mut self, key: impl Into<String>) -> Self {
         self.options.cluster_keys.push(key.into());
         self

@@ -11,7 +11,7 @@ use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "shrink";
 /// Ids of removed jobs are remembered only briefly, so that they do not affect the size.
-const STORE_OPTIONS: &str = "?keep=0&remember=1s";
+const STORE_OPTIONS: &str = "?keep=0&remember_ids=1s";
 /// More often than an idle worker prunes.
 const PRUNE_INTERVAL: Duration = Duration::from_millis(1_100);
 /// Both halves of the remembered ids must be pruned before the file shrinks.

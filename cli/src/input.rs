@@ -12,7 +12,7 @@ const REPLY_BYTES_MAX: u64 = 64;
 /// Asks for confirmation on the terminal; without a terminal, returns a usage error that names `--yes`.
 pub(crate) fn confirm(question: &str) -> anyhow::Result<bool> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        return Err(CliError::new(exit::USAGE, format!("{question} Nobody is there to ask: say --yes")));
+        return Err(CliError::new(exit::USAGE, format!("{question} not a terminal; pass --yes to confirm")));
     }
     write!(anstream::stderr(), "{question} [y/N] ")?;
     let mut reply = String::new();
@@ -31,8 +31,8 @@ pub(crate) fn read_args_from_stdin(bytes_max: usize) -> anyhow::Result<String> {
     if bytes.len() > bytes_max {
         return Err(CliError::new(
             exit::USAGE,
-            format!("args: more than {bytes_max} bytes on stdin; put large data elsewhere and pass on where it is"),
+            format!("args: more than {bytes_max} bytes on stdin; store large data elsewhere and pass a reference"),
         ));
     }
-    String::from_utf8(bytes).map_err(|_| CliError::new(exit::USAGE, "args: what came on stdin is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|_| CliError::new(exit::USAGE, "args: stdin is not UTF-8 text"))
 }

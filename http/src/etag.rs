@@ -45,7 +45,7 @@ impl IfMatch {
         let Some(value) = headers.get(header::IF_MATCH) else {
             return Ok(IfMatch(None));
         };
-        let text = value.to_str().map_err(|_| Problem::invalid("If-Match", "is what an ETag said, or *"))?;
+        let text = value.to_str().map_err(|_| Problem::invalid("If-Match", "must be an ETag from a response, or *"))?;
         Ok(IfMatch(Some(text.to_owned())))
     }
 
@@ -70,7 +70,7 @@ fn precondition_failed() -> Problem {
     Problem::new(
         StatusCode::PRECONDITION_FAILED,
         "changed",
-        "it is not as If-Match says any more; get it again, look at it, and repeat the change with its new ETag",
+        "the current ETag does not match If-Match; get the current version and repeat the change with its ETag",
     )
 }
 

@@ -48,7 +48,7 @@ impl Duly {
     /// Writes a copy of the whole store to a new SQLite file while other programs keep working.
     ///
     /// The file gets this name only once it is complete and synced; an existing file is never overwritten. To use the
-    /// backup, open it; `duly move` copies its contents to another store. The backup of a SQLite file is a snapshot of
+    /// backup, open it, or move its jobs to another store with `duly move`, which empties the backup. The backup of a SQLite file is a snapshot of
     /// one point in time. The backup of a server has every job that existed throughout, in a state that it had
     /// meanwhile. Running jobs are ready in it, and locks are not included.
     pub async fn backup(&self, file: impl AsRef<Path>) -> Result<()> {

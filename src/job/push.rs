@@ -108,8 +108,8 @@ pub struct Push {
 pub enum PushResult {
     /// The job was pushed.
     New(JobId),
-    /// Nothing changed: a job with the same id or unique key exists, or a job with the same id existed within the last
-    /// ten minutes.
+    /// Nothing changed: a job with the same id or unique key exists, or a job with the same id existed within the
+    /// time set by [`Builder::remember_ids`](crate::Builder::remember_ids) (default 10 minutes).
     Existing(JobId),
     /// The job was pushed and replaced a waiting job with the same unique key.
     Replaced {

@@ -18,7 +18,7 @@ use crate::job::Fence;
 use crate::job::push::check_text;
 use crate::peers::{HeldLock, Peers};
 use crate::store::{LOCK_SLOTS_MAX, LockRequest, LockStore};
-pub use crate::store::{LockOwner, LockRecord};
+pub use crate::store::{LockOwner, LockPage, LockRecord};
 
 /// Default duration of a hold without an extension; see [`Lock::ttl`].
 pub const DEFAULT_LOCK_TTL: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Default retention of dead jobs.
 pub(crate) const DEFAULT_KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Default time for which ids of gone jobs are remembered.
-pub(crate) const DEFAULT_REMEMBER: Duration = Duration::from_secs(600);
+pub(crate) const DEFAULT_REMEMBER_IDS: Duration = Duration::from_secs(600);
 /// Default prefix of all keys on a server.
 const DEFAULT_PREFIX: &str = "duly";
 /// Allowed lease. Several heartbeats must fit in, and a crash must be detected within an hour.
@@ -40,7 +40,7 @@ pub(crate) struct StoreOptions {
     pub(crate) lease: Duration,
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Duration,
-    pub(crate) remember: Duration,
+    pub(crate) remember_ids: Duration,
     /// Whether statistics by minute are kept.
     pub(crate) history: bool,
     /// The prefix of every key; separates several apps on one server.
@@ -73,7 +73,7 @@ impl Default for StoreOptions {
             lease: DEFAULT_LEASE,
             keep: DEFAULT_KEEP,
             keep_dead: DEFAULT_KEEP_DEAD,
-            remember: DEFAULT_REMEMBER,
+            remember_ids: DEFAULT_REMEMBER_IDS,
             history: true,
             prefix: DEFAULT_PREFIX.to_owned(),
             replicas: 0,
@@ -260,14 +260,7 @@ fn parse_address(address: &str) -> Result<StoreAddress> {
     let path = match address.split_once(':') {
         // The form that SQLite uses.
         Some(("sqlite" | "file", rest)) => rest.strip_prefix("//").unwrap_or(rest),
-        Some((scheme, rest)) if rest.starts_with("//") => {
-            return Err(Error::invalid(
-                "store",
-                format!(
-                    "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
-                ),
-            ));
-        }
+        Some((scheme, rest)) if rest.starts_with("//") => return Err(unsupported_scheme(scheme)),
         // The rest may contain a password and is not repeated.
         Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
             return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
@@ -288,6 +281,26 @@ fn parse_address(address: &str) -> Result<StoreAddress> {
     }
 }
 
+/// Returns the error for a URL with this scheme; it names the feature of the crate that the URL needs, if there is one.
+fn unsupported_scheme(scheme: &str) -> Error {
+    let reason = match required_feature(scheme) {
+        Some(feature) => format!("{scheme}:// needs the feature `{feature}`, which this build does not have"),
+        None => format!(
+            "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
+        ),
+    };
+    Error::invalid("store", reason)
+}
+
+fn required_feature(scheme: &str) -> Option<&'static str> {
+    let (base, _topology) = scheme.split_once('+').unwrap_or((scheme, ""));
+    match base {
+        "redis" | "rediss" | "valkey" | "valkeys" => Some("redis"),
+        "sidekiq" | "sidekiqs" | "actionhero" | "actionheros" | "redis-in-action" | "redis-in-actions" => Some("compat"),
+        _ => None,
+    }
+}
+
 /// Returns whether the text looks like a host and port without a scheme: a push must not go to a file of that name.
 fn is_host_and_port(address: &str) -> bool {
     let (host, number) = address.split_once('/').unwrap_or((address, ""));
@@ -296,7 +309,7 @@ fn is_host_and_port(address: &str) -> bool {
 }
 
 /// All options that [`set_option`] accepts.
-const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
+const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember_ids, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
 
 /// The stores that an option applies to.
 enum OptionScope {
@@ -311,7 +324,7 @@ fn set_option(options: &mut StoreOptions, name: &str, value: &str) -> Result<Opt
         "lease" => options.lease = parse_duration_option("lease", value)?,
         "keep" => options.keep = parse_duration_option("keep", value)?,
         "keep_dead" => options.keep_dead = parse_duration_option("keep_dead", value)?,
-        "remember" => options.remember = parse_duration_option("remember", value)?,
+        "remember_ids" => options.remember_ids = parse_duration_option("remember_ids", value)?,
         "history" => {
             options.history = match value {
                 "on" => true,
@@ -408,6 +421,21 @@ mod tests {
         for file in ["./localhost:6379", "C:/a.db", "a:b.db", "redis.db", "x:99999"] {
             assert!(parse_url(file, StoreOptions::default()).is_ok(), "{file}");
         }
+    }
+
+    #[test]
+    fn scheme_of_a_missing_feature_is_refused_with_its_name() {
+        for scheme in ["sidekiq", "sidekiqs+sentinel", "actionhero", "redis-in-action"] {
+            assert!(unsupported_scheme(scheme).to_string().contains("`compat`"), "{scheme}");
+        }
+        for scheme in ["redis", "rediss+cluster", "valkey"] {
+            assert!(unsupported_scheme(scheme).to_string().contains("`redis`"), "{scheme}");
+        }
+        assert!(!unsupported_scheme("http").to_string().contains("feature"));
+        #[cfg(not(feature = "compat"))]
+        assert!(parse_error("sidekiq://host").contains("`compat`"));
+        #[cfg(not(feature = "redis"))]
+        assert!(parse_error("redis://host").contains("`redis`"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ async fn file_shrinks_after_a_drain() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let size = || std::fs::metadata(&file).expect("is there").len();
-    let duly = Duly::open(format!("{}?keep=0&remember=0", file.display())).await.expect("opens");
+    let duly = Duly::open(format!("{}?keep=0&remember_ids=0", file.display())).await.expect("opens");
     let args = format!("\"{}\"", "x".repeat(4_000));
     for _ in 0..10 {
         duly.push_all((0..1_000).map(|_| Push::new("kind", args.as_str()))).await.expect("pushes");

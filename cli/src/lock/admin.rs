@@ -82,7 +82,7 @@ fn detail_lines(lock: &LockRecord) -> [(&'static str, String); 8] {
 }
 
 fn not_held_error(name: &str) -> anyhow::Error {
-    CliError::new(exit::NOT_FOUND, format!("nobody holds lock {name}"))
+    CliError::new(exit::NOT_FOUND, format!("lock {name} is not held"))
 }
 
 /// Formats the holders: `host:123 (since 2026-12-01 14:32:07, fence 42), ...`.

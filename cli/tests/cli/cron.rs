@@ -102,7 +102,7 @@ fn cron_file_is_applied_as_a_whole() {
     sandbox.write("rules.toml", FILE);
     let dry = sandbox.run(&["cron", "apply", "-f", "rules.toml", "--dry-run"]).ok();
     assert_eq!(dry.out, "+ backup\n- old\n+ report\n");
-    sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "say --yes");
+    sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "pass --yes to confirm");
     sandbox.run(&["cron", "apply", "-f", "rules.toml", "--yes"]).ok();
     let rules = sandbox.run(&["cron", "ls", "--json"]).ok().json();
     assert_eq!(rules.as_array().expect("a list").len(), 2);

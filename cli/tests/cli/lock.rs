@@ -166,8 +166,8 @@ fn lock_can_be_shown_and_broken() {
     let sandbox = Sandbox::new();
     sandbox.run(&["lock", "ls"]).failed(5, "push a job first");
     sandbox.push(&["mail"]);
-    sandbox.run(&["lock", "get", "deploy"]).failed(3, "nobody holds lock deploy");
-    sandbox.run(&["lock", "break", "deploy"]).failed(3, "nobody holds lock deploy");
+    sandbox.run(&["lock", "get", "deploy"]).failed(3, "lock deploy is not held");
+    sandbox.run(&["lock", "break", "deploy"]).failed(3, "lock deploy is not held");
     let _holder = start_holder(&sandbox, &["deploy"]);
     let listed = sandbox.run(&["lock", "ls"]).ok().out;
     let head: Vec<&str> = listed.lines().next().unwrap_or_default().split_whitespace().collect();

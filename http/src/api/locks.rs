@@ -156,7 +156,7 @@ struct ExtendBody {
 }
 
 fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner> {
-    text.parse().map_err(|_| Problem::invalid(pointer, "is the UUID that acquiring the lock has told"))
+    text.parse().map_err(|_| Problem::invalid(pointer, "must be the `owner` returned by the acquire request"))
 }
 
 fn not_held(name: &str) -> Problem {

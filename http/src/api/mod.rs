@@ -61,24 +61,24 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 /// The error responses of every operation: status and description.
 const PROBLEMS: [(&str, &str); 15] = [
     ("400", "the body is not JSON"),
-    ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
-    ("403", "whoever has sent it may not do this, or the server is read-only"),
-    ("404", "there is no such thing"),
-    ("408", "the body did not come in time"),
-    ("409", "it is in a state that does not allow this"),
+    ("401", "missing or invalid token; send `Authorization: Bearer <token>`"),
+    ("403", "the token's role does not allow this, or the server is read-only"),
+    ("404", "not found"),
+    ("408", "timed out waiting for the body"),
+    ("409", "the current state does not allow this"),
     ("413", "the body is too large"),
-    ("415", "the body is not of the right type"),
-    ("421", "the server does not go by the name in Host"),
-    ("422", "a part of the request is wrong; `errors` says which"),
-    ("429", "too many requests; `Retry-After` says when to try again"),
-    ("501", "this store cannot do that"),
-    ("502", "the method of another node has failed"),
-    ("503", "the store did not answer; try again"),
-    ("504", "it took too long"),
+    ("415", "unsupported media type of the body"),
+    ("421", "the server does not accept the name in `Host`"),
+    ("422", "invalid request; `errors` lists the invalid parts"),
+    ("429", "too many requests; try again after the time in `Retry-After`"),
+    ("501", "the store does not support this"),
+    ("502", "the called method failed on the other node"),
+    ("503", "the store did not respond; try again"),
+    ("504", "timed out"),
 ];
 
 /// The error response of operations that support `If-Match`.
-const PRECONDITION_FAILED: (&str, &str) = ("412", "it is not as `If-Match` says any more");
+const PRECONDITION_FAILED: (&str, &str) = ("412", "the current `ETag` does not match `If-Match`");
 
 /// Adds the common error responses to the description of an operation.
 pub(super) struct Problems;

@@ -17,10 +17,9 @@ use crate::json::{Json, OptionalJson, PathParam};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{HeldView, millis};
-use duly::NodeId;
 use duly::bounds::LOG_LINES_MAX;
 use duly::worker::remote::{LEASE, ReportedOutcome, Settlement};
-use duly::{Fence, JobId};
+use duly::{Error, Fence, JobId, NodeId};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -65,7 +64,11 @@ async fn join(
     Json(body): Json<JoinBody>,
 ) -> Result<(StatusCode, axum::Json<JoinResponse>)> {
     let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
-    let node = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await?;
+    let joined = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await;
+    let node = joined.map_err(|error| match error {
+        Error::Invalid { field: "lease", reason, .. } => Problem::invalid("/lease_ms", reason),
+        error => error.into(),
+    })?;
     let joined = JoinResponse { id: node.id().to_string(), lease_ms: millis(lease), heartbeat_ms: millis(lease / 3) };
     Ok((StatusCode::CREATED, axum::Json(joined)))
 }

@@ -177,7 +177,7 @@ impl RedisInAction {
     async fn push_queue(&self, queue: &str, jobs: &[&Push]) -> Result<Vec<bool>> {
         let keys = self.redis.register_queue("push", queue).await?;
         let mut cmd = script::RIA_PUSH.call(&ItemKeys::new(&keys));
-        cmd.arg(self.redis.manual_now()).arg(&keys.channel).arg(queue).arg(span_micros(self.options.remember));
+        cmd.arg(self.redis.manual_now()).arg(&keys.channel).arg(queue).arg(span_micros(self.options.remember_ids));
         for push in jobs {
             let args = push.args.clone().unwrap_or_default();
             let (identifier, name) = (push.id.to_string(), push.kind.clone());

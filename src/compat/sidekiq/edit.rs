@@ -105,7 +105,7 @@ pub(super) fn move_command(
         Some((Some(set), due)) => (set.key(store), "set", due),
     };
     let mut cmd = MOVE_ENTRIES.call(&EntryKeys::new(&store.keys, &keys).between(source, target));
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember_ids));
     cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default());
     cmd.arg(source_kind).arg(target_kind).arg(due).arg(queue);
     cmd

@@ -116,7 +116,7 @@ async fn send(store: &Sidekiq, queue: &str, prepared: &[PreparedJob], chosen: bo
 async fn send_once(store: &Sidekiq, queue: &str, prepared: &[PreparedJob], check_ids: bool) -> Result<ScriptReply> {
     let keys = store.redis.register_queue("push", queue).await?;
     let mut cmd = PUSH.call(&EntryKeys::new(&store.keys, &keys));
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember)).arg(queue);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember_ids)).arg(queue);
     cmd.arg(u8::from(check_ids)).arg(prepared.iter().filter(|job| job.due.is_none()).count());
     for job in prepared.iter().filter(|job| job.due.is_none()) {
         cmd.arg(job.id.as_bytes()).arg(&job.entry);

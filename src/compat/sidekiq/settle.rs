@@ -64,7 +64,7 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&Attem
 fn settle_command(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usize) -> Cmd {
     let names = EntryKeys::new(&store.keys, keys).held_by(node).counted_at(store.now());
     let mut cmd = SETTLE.call(&names);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember_ids));
     cmd.arg(plain).arg(ids);
     cmd
 }
@@ -147,7 +147,7 @@ pub(super) async fn bury_unreadable(
 pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.redis.keys(queue);
     let mut cmd = PRUNE.call(&EntryKeys::new(&store.keys, &keys));
-    cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember));
+    cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember_ids));
     let mut reply = store.run_script("prune", ConnectionRole::Worker, &PRUNE, &cmd).await?;
     Ok(usize::try_from(reply.int()?).unwrap_or(0))
 }

@@ -49,7 +49,7 @@ pub(super) async fn transfer_in(store: &Sidekiq, batch: &TransferBatch) -> Resul
     cmd.arg(text(&batch.checkpoint.expected))
         .arg(text(&batch.checkpoint.replacement))
         .arg(format!("{:016}", batch.fence_floor.0));
-    cmd.arg(&batch.queue).arg(micros(store.redis.options().remember));
+    cmd.arg(&batch.queue).arg(micros(store.redis.options().remember_ids));
     for record in &*batch.jobs {
         check_supported(record)?;
         let (target, score) = target_key(record);

@@ -16,7 +16,7 @@ capability! {
     pub trait JobStore(jobs: "jobs") {
         /// Pushes jobs, each into its own queue with its own due time and priority: all or none per queue.
         ///
-        /// If the job's id is in the queue, or was there in the last ten minutes, nothing changes and the result is
+        /// If the job's id is in the queue, or was there within `remember_ids`, nothing changes and the result is
         /// `Existing`. The same holds if its unique key is taken, unless the push asks to replace a waiting job. If two
         /// jobs in one push have the same key, the first wins. Results are in the order of the jobs.
         async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>>;

@@ -28,7 +28,7 @@ capability! {
         /// the transfer in the same operation: all or nothing. Changes nothing if the checkpoint differs from the
         /// expected one, or if a unique key is taken.
         ///
-        /// Skips a job if its id is in the queue or was there in the last ten minutes. If the checkpoint already equals
+        /// Skips a job if its id is in the queue or was there within `remember_ids`. If the checkpoint already equals
         /// the replacement, this batch was applied before: nothing changes, and the result is `Applied`.
         async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult>;
 

@@ -92,7 +92,7 @@ impl Sqlite {
             durability: options.durability,
             history_enabled: options.history,
             clock: options.clock.clone(),
-            removed_id_retention: micros(options.remember),
+            removed_id_retention: micros(options.remember_ids),
             wal_grown: AtomicBool::new(false),
         })
     }

@@ -147,7 +147,7 @@ impl<'c> Tx<'c> {
         .query_row(params![queue, id.as_bytes()], |row| row.get(0))
     }
 
-    /// If one table took removed ids for `remember`, empties the other and lets it take over.
+    /// If one table took removed ids for `remember_ids`, empties the other and lets it take over.
     pub(super) fn rotate_removed_ids(&self, remember: Micros) -> rusqlite::Result<()> {
         if self.now - self.read_sequence("removed_id_swapped_at")? < remember {
             return Ok(());

@@ -117,7 +117,7 @@ impl RemoteNodes {
             return Err(Error::invalid("queues", "name at least one to work on"));
         }
         if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            return Err(Error::invalid("lease_ms", format!("must be from {LEASE_MIN:?} to {LEASE_MAX:?}")));
+            return Err(Error::invalid("lease", format!("must be from {LEASE_MIN:?} to {LEASE_MAX:?}")));
         }
         if self.inner.nodes().len() >= NODES_MAX {
             return Err(Error::Conflict(format!("{NODES_MAX} workers have joined here already")));

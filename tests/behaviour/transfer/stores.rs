@@ -45,15 +45,15 @@ impl StorePair {
         let name = JobId::fresh();
         match self.kinds[index] {
             StoreKind::File => {
-                format!("{}/{name}.db?durability=second&remember=0&lease=600ms", self.dir.path().display())
+                format!("{}/{name}.db?durability=second&remember_ids=0&lease=600ms", self.dir.path().display())
             }
             #[cfg(feature = "redis")]
             StoreKind::Redis => {
-                format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::redis().url())
+                format!("{}?remember_ids=0&lease=600ms&prefix={name}", test_support::servers::redis().url())
             }
             #[cfg(feature = "redis")]
             StoreKind::Cluster => {
-                format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::cluster().url())
+                format!("{}?remember_ids=0&lease=600ms&prefix={name}", test_support::servers::cluster().url())
             }
         }
     }

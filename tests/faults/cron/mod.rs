@@ -149,7 +149,7 @@ fn every_tick_has_one_job(url: &str) {
 /// Ids are forgotten at once here, so a tick that fires twice would run twice.
 fn no_tick_fires_twice(url: &str) {
     let (_, rules, acked) =
-        run(&format!("{url}{}remember=0", if url.contains('?') { "&" } else { "?" }), Duration::ZERO);
+        run(&format!("{url}{}remember_ids=0", if url.contains('?') { "&" } else { "?" }), Duration::ZERO);
     let (acked, expected) = (acked.lock().expect("no panic"), expected(&rules));
     assert!(acked.len() > expected.len() / 2, "most were reported: {} of {}", acked.len(), expected.len());
     let twice: Vec<_> = acked.iter().filter(|(_, times)| **times > 1).collect();

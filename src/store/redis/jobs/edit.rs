@@ -85,7 +85,7 @@ pub(crate) async fn remove_from_queue(
     state: &str,
 ) -> Result<ChangeResult> {
     let mut cmd = script::REMOVE.call(keys);
-    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
+    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember_ids));
     cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
     parse_change_result(
         &mut store.run_script("remove", ConnectionRole::Client, keys.slot, &script::REMOVE, &cmd).await?,

@@ -225,7 +225,7 @@ impl QueuePushBatch<'_> {
         let (script, mut cmd) = self.push_command(store, needs_checks);
         self.append_jobs(store, &mut cmd);
         if needs_checks {
-            cmd.arg(micros(store.options.remember)).arg(u8::from(check_ids)).arg(self.duplicates.len());
+            cmd.arg(micros(store.options.remember_ids)).arg(u8::from(check_ids)).arg(self.duplicates.len());
             for index in self.duplicates {
                 cmd.arg(self.jobs[*index].id.as_bytes());
             }

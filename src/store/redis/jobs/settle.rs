@@ -113,7 +113,7 @@ async fn send_settle(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd
 
 fn settle_command(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
     let mut cmd = script.call(keys);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember_ids));
     cmd
 }
 
@@ -259,7 +259,7 @@ pub(crate) async fn release_orphans(store: &Redis, node: NodeId, keys: &QueueKey
 pub(crate) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.keys(queue);
     let mut cmd = script::PRUNE.call(&*keys);
-    cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
+    cmd.arg(store.manual_now()).arg(micros(store.options.remember_ids)).arg(done_max).arg(PRUNE_MAX);
     Ok(usize::try_from(
         store.run_script("prune", ConnectionRole::Worker, keys.slot, &script::PRUNE, &cmd).await?.int()?,
     )
