@@ -20,7 +20,7 @@ const WORKER_REQUESTS: [&str; 4] = ["heartbeat", "claim", "settle", "progress"];
 pub(super) async fn record(
     app: &App,
     identity: &Identity,
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     method: &Method,
     path: &str,
     status: StatusCode,
@@ -32,11 +32,11 @@ pub(super) async fn record(
     if status == StatusCode::FORBIDDEN && !app.rate_limits.take_refusal(&identity.name) {
         return;
     }
-    let from = from.map(|from| from.to_string());
-    let entry = AuditEntry::new(&identity.name, format!("{method} {path}"), from, status.as_u16());
+    let address = address.map(|address| address.to_string());
+    let entry = AuditEntry::new(&identity.name, format!("{method} {path}"), address, status.as_u16());
     // The change is already made: a store that cannot record it does not undo it.
     if let Err(error) = app.duly.add_audit_entry(entry).await {
-        tracing::error!(%error, who = identity.name, %method, path, "a change could not be noted in the audit");
+        tracing::error!(%error, actor = identity.name, %method, path, "could not record a change in the audit log");
     }
 }
 

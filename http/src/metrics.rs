@@ -89,8 +89,8 @@ fn write_oldest_ready(text: &mut String, now: SystemTime, counts: &[QueueCounts]
 /// Writes the counters of the store.
 fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
     write_header(text, "duly_pushed_total", "counter", "Jobs pushed, by anybody, since the store began");
-    for (queue, tally) in queues {
-        write_sample(text, "duly_pushed_total", &[("queue", queue)], tally.pushed);
+    for (queue, counters) in queues {
+        write_sample(text, "duly_pushed_total", &[("queue", queue)], counters.pushed);
     }
     write_header(
         text,
@@ -98,9 +98,9 @@ fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
         "counter",
         "Attempts that ended, anywhere, by outcome, since the store began",
     );
-    for (queue, tally) in queues {
+    for (queue, counters) in queues {
         let outcomes =
-            [("ack", tally.done), ("retry", tally.retried), ("bury", tally.buried), ("release", tally.released)];
+            [("ack", counters.done), ("retry", counters.retried), ("bury", counters.buried), ("release", counters.released)];
         for (outcome, count) in outcomes {
             write_sample(text, "duly_settled_total", &[("queue", queue), ("outcome", outcome)], count);
         }
@@ -111,12 +111,12 @@ fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
         "counter",
         "Jobs taken back from nodes that lost their lease, since the store began",
     );
-    for (queue, tally) in queues {
-        write_sample(text, "duly_taken_back_total", &[("queue", queue)], tally.taken_back);
+    for (queue, counters) in queues {
+        write_sample(text, "duly_taken_back_total", &[("queue", queue)], counters.taken_back);
     }
     let late = "How long after its due moment an attempt started";
-    write_histograms(text, queues, "duly_lateness_seconds", late, |tally| &tally.lateness);
-    write_histograms(text, queues, "duly_duration_seconds", "How long an attempt took", |tally| &tally.duration);
+    write_histograms(text, queues, "duly_lateness_seconds", late, |counters| &counters.lateness);
+    write_histograms(text, queues, "duly_duration_seconds", "How long an attempt took", |counters| &counters.duration);
 }
 
 /// Writes a histogram per queue. The store counts only buckets, so the sum is an estimate.
@@ -128,8 +128,8 @@ fn write_histograms(
     of: fn(&StatCounters) -> &Histogram,
 ) {
     write_header(text, name, "histogram", &format!("{help}, since the store began; its sum is an estimate"));
-    for (queue, tally) in queues {
-        let histogram = of(tally);
+    for (queue, counters) in queues {
+        let histogram = of(counters);
         let (mut below, mut sum) = (0, 0.0);
         for (at, count) in histogram.buckets.iter().enumerate() {
             below += count;
@@ -154,12 +154,12 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_buckets_add_up() {
-        let mut tally = StatCounters::default();
-        tally.done = 2;
-        tally.duration.buckets[0] = 1;
-        tally.duration.buckets[3] = 1;
+        let mut counters = StatCounters::default();
+        counters.done = 2;
+        counters.duration.buckets[0] = 1;
+        counters.duration.buckets[3] = 1;
         let mut text = String::new();
-        write_totals(&mut text, &[("a\"b".to_owned(), tally)]);
+        write_totals(&mut text, &[("a\"b".to_owned(), counters)]);
         assert!(text.contains("duly_settled_total{queue=\"a\\\"b\",outcome=\"ack\"} 2"), "{text}");
         assert!(text.contains("duly_duration_seconds_bucket{queue=\"a\\\"b\",le=\"+Inf\"} 2"), "{text}");
     }

@@ -108,8 +108,8 @@ pub(crate) struct JobView {
 #[schema(as = Progress)]
 pub(crate) struct ProgressView {
     /// From 0 to 1.
-    done: f64,
-    note: String,
+    fraction: f64,
+    message: String,
     at: String,
     at_ms: i64,
 }
@@ -126,8 +126,8 @@ pub(crate) struct LineView {
 
 impl ProgressView {
     fn new(progress: &JobProgress) -> Self {
-        let JobProgress { done, note, at, .. } = progress;
-        ProgressView { done: *done, note: note.clone(), at: rfc3339(*at), at_ms: unix_ms(*at) }
+        let JobProgress { fraction, message, at, .. } = progress;
+        ProgressView { fraction: *fraction, message: message.clone(), at: rfc3339(*at), at_ms: unix_ms(*at) }
     }
 }
 

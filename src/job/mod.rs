@@ -382,10 +382,10 @@ impl JobRecord {
 #[non_exhaustive]
 pub struct JobProgress {
     /// From 0 to 1.
-    pub done: f64,
+    pub fraction: f64,
     /// A description.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub note: String,
+    pub message: String,
     /// When it was reported.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub at: SystemTime,
@@ -395,13 +395,13 @@ pub struct JobProgress {
 impl Eq for JobProgress {}
 
 impl JobProgress {
-    /// Returns a progress from 0 to 1 with a truncated note. NaN counts as 0.
+    /// Returns a progress from 0 to 1 with a truncated message. NaN counts as 0.
     #[must_use]
-    pub fn new(done: f64, note: &str, at: SystemTime) -> Self {
-        let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
+    pub fn new(fraction: f64, message: &str, at: SystemTime) -> Self {
+        let fraction = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
         JobProgress {
-            done,
-            note: crate::store::truncate_text(note, crate::store::PROGRESS_NOTE_BYTES_MAX).to_owned(),
+            fraction,
+            message: crate::store::truncate_text(message, crate::store::PROGRESS_MESSAGE_BYTES_MAX).to_owned(),
             at,
         }
     }

@@ -54,7 +54,7 @@ struct OpenCall {
 #[derive(Default)]
 struct CallCounters {
     sent: AtomicU64,
-    answered: AtomicU64,
+    handled: AtomicU64,
     late_replies: AtomicU64,
     duplicate_replies: AtomicU64,
     malformed: AtomicU64,
@@ -71,7 +71,7 @@ pub(crate) struct CallCounts {
     /// Calls sent by this process.
     pub(crate) sent: u64,
     /// Calls run by this process.
-    pub(crate) answered: u64,
+    pub(crate) handled: u64,
     /// Replies without a pending call.
     pub(crate) late_replies: u64,
     pub(crate) duplicate_replies: u64,
@@ -133,12 +133,12 @@ impl CallRegistry {
     }
 
     pub(crate) fn counts(&self) -> CallCounts {
-        let CallCounters { sent, answered, late_replies, duplicate_replies, malformed, forged, .. } = &self.counts;
+        let CallCounters { sent, handled, late_replies, duplicate_replies, malformed, forged, .. } = &self.counts;
         let CallCounters { not_for_us, expired, replayed, too_many, .. } = &self.counts;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CallCounts {
             sent: read(sent),
-            answered: read(answered),
+            handled: read(handled),
             late_replies: read(late_replies),
             duplicate_replies: read(duplicate_replies),
             malformed: read(malformed),
@@ -353,7 +353,7 @@ impl PeersInner {
         to: Option<NodeId>,
         timeout: Duration,
     ) -> Option<MessageBody> {
-        self.calls.counts.answered.fetch_add(1, Ordering::Relaxed);
+        self.calls.counts.handled.fetch_add(1, Ordering::Relaxed);
         match runner {
             CallRunner::Builtin(_permit) => {
                 let method = context.method.strip_prefix(builtin_methods::BUILTIN_METHOD_PREFIX).unwrap_or_default();

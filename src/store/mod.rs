@@ -20,7 +20,7 @@ pub use self::contract::{
 pub(crate) use self::types::admin::truncate_text;
 pub use self::types::admin::{
     BULK_CHANGE_MAX, Capacity, ChangeTarget, DEAD_GROUPS_MAX, DeadGroup, JobEdit, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX,
-    LIST_EXAMINED_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PAGE_BYTES_MAX, PROGRESS_NOTE_BYTES_MAX,
+    LIST_EXAMINED_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PAGE_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
     PROGRESS_UPDATES_MAX, ProgressUpdate, RESULT_BYTES_MAX,
 };
 pub use self::types::audit::{AUDIT_ENTRIES_MAX, AUDIT_PAGE_MAX, AuditEntry, AuditRecord};

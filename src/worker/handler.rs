@@ -130,10 +130,10 @@ impl Ctx {
         self.worker.stopping.is_cancelled()
     }
 
-    /// Records progress from 0 to 1, with a note. Sent a few times a second; only the latest is kept.
-    pub fn set_progress(&self, done: f64, note: &str) {
-        self.attempt_state.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
-        self.worker.progress.set_progress(&self.attempt_state, JobProgress::new(done, note, self.now()));
+    /// Records progress from 0 to 1, with a message. Sent a few times a second; only the latest is kept.
+    pub fn set_progress(&self, fraction: f64, message: &str) {
+        self.attempt_state.progress.store(fraction.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+        self.worker.progress.set_progress(&self.attempt_state, JobProgress::new(fraction, message, self.now()));
     }
 
     /// Adds a line to the job's log, which keeps the newest lines. Sent a few times a second.

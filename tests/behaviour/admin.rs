@@ -90,7 +90,7 @@ async fn progress_and_log_of_a_handler_are_kept_with_its_job() {
     assert_eq!(record.result.as_deref(), Some("[1,2,3]"));
     assert_eq!(record.log.len(), 100);
     assert_eq!(record.log[99].line, "line 9999");
-    assert!(record.progress.is_some_and(|progress| progress.done > 0.99 && progress.note == "half way"));
+    assert!(record.progress.is_some_and(|progress| progress.fraction > 0.99 && progress.message == "half way"));
     let total = duly.history(HistoryQuery::last_minutes(2)).await.expect("reads").total();
     assert_eq!((total.pushed, total.done, total.lateness.count(), total.duration.count()), (1, 1, 1, 1));
 }

@@ -38,7 +38,7 @@ pub async fn audit_keeps_the_newest_entries_in_order(store: TestStore) {
     let first = store.duly.audit_entries(None, 10).await.expect("reads");
     assert_eq!((first.len(), first[0].entry.action.as_str()), (10, "POST /jobs/25"));
     assert_eq!(
-        (first[0].entry.actor.as_str(), first[0].entry.origin.as_deref(), first[0].at),
+        (first[0].entry.actor.as_str(), first[0].entry.address.as_deref(), first[0].at),
         ("ada", Some("127.0.0.1"), store.now())
     );
     let next = store.duly.audit_entries(Some(first[9].number), 200).await.expect("reads");

@@ -71,9 +71,9 @@ enum Action {
 struct DryRunResponse {
     matching: u64,
     /// The number of examined jobs.
-    looked: u64,
+    scanned: u64,
     /// Every job that could match was examined.
-    whole: bool,
+    is_complete: bool,
 }
 
 /// A bulk action.
@@ -88,9 +88,9 @@ pub(crate) struct Operation {
     /// The number of changed jobs.
     done: u64,
     /// The number of skipped jobs: running, moving, gone, or with a unique key that another job has.
-    left: u64,
+    skipped: u64,
     /// More jobs may match: start the action again.
-    more: bool,
+    has_more: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -99,9 +99,9 @@ impl Operation {
     fn update(&mut self, done: &BulkReport) {
         self.matching = done.matching;
         self.done = done.applied;
-        self.left =
+        self.skipped =
             done.skipped_running + done.skipped_moving + done.skipped_unique + done.skipped_changed + done.failed;
-        self.more = done.has_more;
+        self.has_more = done.has_more;
     }
 }
 
@@ -137,17 +137,17 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
 /// With `dry_run`, only counts the jobs. Otherwise returns the operation, and its URL in `Location`.
 #[utoipa::path(post, path = "/jobs/actions", tag = "jobs", request_body = ActionBody,
     responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
-              (status = 202, body = Operation, description = "it has begun"), Problems))]
+              (status = 202, body = Operation, description = "started"), Problems))]
 async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) -> Result<Response> {
     let filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
     if filter.is_all() && !body.all {
-        return Err(Problem::invalid("/filter", "means every job; say `\"all\": true` if that is what you want"));
+        return Err(Problem::invalid("/filter", "matches every job; add `\"all\": true` to confirm"));
     }
     let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     let bulk = new_bulk(&app.duly, body.action, filter, due);
     if body.dry_run {
         let counted = bulk.dry_run().await?;
-        let view = DryRunResponse { matching: counted.matching, looked: counted.scanned, whole: counted.is_complete };
+        let view = DryRunResponse { matching: counted.matching, scanned: counted.scanned, is_complete: counted.is_complete };
         return Ok(axum::Json(view).into_response());
     }
     let id = JobId::fresh().to_string();
@@ -158,8 +158,8 @@ async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) 
         state: "running",
         matching: 0,
         done: 0,
-        left: 0,
-        more: false,
+        skipped: 0,
+        has_more: false,
         error: None,
     };
     {

@@ -35,28 +35,30 @@ struct AuditListParams {
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditEntry)]
 struct EntryView {
-    no: u64,
+    number: u64,
     at: String,
     at_ms: i64,
-    who: String,
-    what: String,
+    /// The name of the token, or `local`.
+    actor: String,
+    /// The method and the path of the request.
+    action: String,
     /// The address of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<String>,
+    address: Option<String>,
     /// The status of the response.
     status: u16,
 }
 
 impl EntryView {
     fn new(record: AuditRecord) -> Self {
-        let AuditRecord { number: no, at, entry, .. } = record;
+        let AuditRecord { number, at, entry, .. } = record;
         EntryView {
-            no,
+            number,
             at: rfc3339(at),
             at_ms: unix_ms(at),
-            who: entry.actor,
-            what: entry.action,
-            from: entry.origin,
+            actor: entry.actor,
+            action: entry.action,
+            address: entry.address,
             status: entry.status,
         }
     }

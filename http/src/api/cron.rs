@@ -76,7 +76,7 @@ struct RuleView {
     name: String,
     pattern: String,
     /// The pattern in plain English.
-    words: String,
+    description: String,
     tz: String,
     queue: String,
     kind: String,
@@ -117,7 +117,7 @@ impl RuleView {
         RuleView {
             name: rule.name.clone(),
             pattern: rule.pattern.clone(),
-            words: schedule.map(|schedule| schedule.describe()).unwrap_or_default(),
+            description: schedule.map(|schedule| schedule.describe()).unwrap_or_default(),
             tz: rule.tz.clone(),
             queue: rule.queue.clone(),
             kind: rule.kind.clone(),
@@ -282,7 +282,8 @@ struct PreviewParams {
 /// The meaning of a pattern.
 #[derive(Serialize, ToSchema)]
 struct Preview {
-    words: String,
+    /// The pattern in plain English.
+    description: String,
     next: Vec<String>,
     next_ms: Vec<i64>,
 }
@@ -299,7 +300,7 @@ async fn preview(
     let limit = params.limit.unwrap_or(TICKS).clamp(1, TICKS_MAX);
     let times: Vec<_> = schedule.ticks_after(app.duly.now()).take(limit).collect();
     Ok(axum::Json(Preview {
-        words: schedule.describe(),
+        description: schedule.describe(),
         next: times.iter().copied().map(rfc3339).collect(),
         next_ms: times.iter().copied().map(unix_ms).collect(),
     }))

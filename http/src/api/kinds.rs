@@ -71,14 +71,14 @@ async fn kinds(
 ) -> Result<axum::Json<KindsView>> {
     let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
     let all = totals_by_kind(app.duly.kind_stats(hours).await?);
-    let view = |(kind, tally): (String, StatCounters)| KindView {
+    let view = |(kind, counters): (String, StatCounters)| KindView {
         kind,
-        done: tally.done,
-        retried: tally.retried,
-        buried: tally.buried,
-        released: tally.released,
-        lateness: Quantiles::new(&tally.lateness),
-        duration: Quantiles::new(&tally.duration),
+        done: counters.done,
+        retried: counters.retried,
+        buried: counters.buried,
+        released: counters.released,
+        lateness: Quantiles::new(&counters.lateness),
+        duration: Quantiles::new(&counters.duration),
     };
     Ok(axum::Json(KindsView { kinds: all.into_iter().map(view).collect() }))
 }

@@ -148,9 +148,9 @@ struct ClearParams {
 struct ClearResponse {
     removed: u64,
     /// The number of skipped jobs: running, or changed by another request.
-    left: u64,
-    /// More jobs may be left: clear the queue again.
-    more: bool,
+    skipped: u64,
+    /// More jobs may remain: clear the queue again.
+    has_more: bool,
 }
 
 /// Delete all jobs of a queue that are not running
@@ -169,7 +169,7 @@ async fn clear(
     let done = app.duly.clear_queue(name).run().await?;
     Ok(axum::Json(ClearResponse {
         removed: done.applied,
-        left: done.skipped_running + done.skipped_moving + done.skipped_changed,
-        more: done.has_more,
+        skipped: done.skipped_running + done.skipped_moving + done.skipped_changed,
+        has_more: done.has_more,
     }))
 }

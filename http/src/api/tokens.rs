@@ -87,7 +87,7 @@ struct CreateTokenBody {
     #[schema(value_type = RoleSchema)]
     role: Role,
     /// The lifetime in milliseconds; unlimited if absent.
-    lasts_ms: Option<u64>,
+    lifetime_ms: Option<u64>,
 }
 
 /// A new token: only this response contains it.
@@ -106,8 +106,8 @@ async fn create(
     _: Admin,
     Json(body): Json<CreateTokenBody>,
 ) -> Result<(StatusCode, axum::Json<CreatedToken>)> {
-    let lasts = body.lasts_ms.map(Duration::from_millis);
-    let secret = app.duly.create_token(&body.name, body.role, lasts).await?;
+    let lifetime = body.lifetime_ms.map(Duration::from_millis);
+    let secret = app.duly.create_token(&body.name, body.role, lifetime).await?;
     app.tokens.clear();
     let created = CreatedToken { name: body.name, role: body.role, token: secret.as_str().to_owned() };
     Ok((StatusCode::CREATED, axum::Json(created)))

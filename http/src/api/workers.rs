@@ -241,10 +241,10 @@ struct ProgressBody {
     /// The fence from the claim.
     fence: u64,
     /// The progress from 0 to 1.
-    done: Option<f64>,
-    /// A note for people.
+    fraction: Option<f64>,
+    /// A description.
     #[serde(default)]
-    note: String,
+    message: String,
     /// New log lines.
     #[serde(default)]
     lines: Vec<String>,
@@ -263,11 +263,11 @@ async fn progress(
     if body.lines.len() > LOG_LINES_MAX {
         return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
     }
-    let done = body.done.map(|done| (done, body.note));
+    let progress = body.fraction.map(|fraction| (fraction, body.message));
     let is_held = app
         .remote_nodes
         .get(id, identity.node_scope())?
-        .record_progress(body.id, Fence(body.fence), done, body.lines)
+        .record_progress(body.id, Fence(body.fence), progress, body.lines)
         .await?;
     Ok(axum::Json(SettleResponse { lost: if is_held { Vec::new() } else { vec![body.id.to_string()] } }))
 }

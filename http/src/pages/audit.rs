@@ -24,9 +24,9 @@ struct AuditPage {
 
 struct AuditRow {
     at: Moment,
-    who: String,
-    what: String,
-    from: String,
+    actor: String,
+    action: String,
+    address: String,
     refused: bool,
 }
 
@@ -52,9 +52,9 @@ pub(super) async fn list(
         .map(|last| format!("/audit?before={}", last.number));
     let rows = found.into_iter().map(|record| AuditRow {
         at: layout.moment(record.at),
-        who: record.entry.actor,
-        what: record.entry.action,
-        from: record.entry.origin.unwrap_or_default(),
+        actor: record.entry.actor,
+        action: record.entry.action,
+        address: record.entry.address.unwrap_or_default(),
         refused: record.entry.status >= 400,
     });
     let rows = rows.collect();

@@ -146,7 +146,7 @@ fn form_fields(body: &[u8]) -> impl Iterator<Item = (String, String)> + '_ {
     })
 }
 
-/// `POST /jobs/act`
+/// `POST /jobs/actions`
 pub(super) async fn run(State(app): AppState, identity: Identity, layout: Layout, body: Bytes) -> PageResult {
     identity.require(Role::Operator)?;
     let form = parse_form(&body)?;

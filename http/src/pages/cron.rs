@@ -39,7 +39,7 @@ struct RuleRow {
     name: String,
     path: String,
     pattern: String,
-    words: String,
+    description: String,
     tz: String,
     kind: String,
     queue: String,
@@ -56,7 +56,7 @@ impl RuleRow {
         RuleRow {
             path: display::url_encode(&rule.name),
             name: rule.name.clone(),
-            words: rule.schedule().map(|schedule| schedule.describe()).unwrap_or_default(),
+            description: rule.schedule().map(|schedule| schedule.describe()).unwrap_or_default(),
             pattern: rule.pattern.clone(),
             tz: rule.tz.clone(),
             kind: rule.kind.clone(),
@@ -141,7 +141,7 @@ pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout:
 struct RuleFormPage {
     layout: Layout,
     form: RuleForm,
-    words: String,
+    description: String,
     runs: Vec<NextRun>,
     error: String,
 }
@@ -244,13 +244,13 @@ fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
     let layout = layout.with_title("/cron", if form.is_edit() { "Change a rule" } else { "New rule" });
     let schedule =
         if form.pattern.trim().is_empty() { None } else { Some(Schedule::parse(form.pattern.trim(), form.tz.trim())) };
-    let (words, runs, bad) = match schedule {
+    let (description, runs, bad) = match schedule {
         None => (String::new(), Vec::new(), String::new()),
         Some(Ok(schedule)) => (schedule.describe(), next_runs(&layout, &schedule), String::new()),
         Some(Err(error)) => (String::new(), Vec::new(), error.to_string()),
     };
     let error = if error.is_empty() { bad } else { error };
-    RuleFormPage { layout, form, words, runs, error }
+    RuleFormPage { layout, form, description, runs, error }
 }
 
 /// `POST /cron`

@@ -63,12 +63,12 @@ pub(super) fn from_query(query: &str) -> Option<Flash> {
         "rule-removed" => plain(format!("Rule {name} is removed; jobs that it has pushed stay.")),
         "triggered" => plain(format!("Rule {name} has pushed a job now.")),
         "quiet" => {
-            undo("The node claims no more; what runs goes on.".to_owned(), format!("/nodes/{path}/loud"), "Undo")
+            undo("The node claims no more; what runs goes on.".to_owned(), format!("/nodes/{path}/resume"), "Undo")
         }
-        "loud" => plain("The node claims again.".to_owned()),
+        "node-resumed" => plain("The node claims again.".to_owned()),
         "stopping" => plain("The node stops: it finishes what runs, then ends.".to_owned()),
         "broken" => plain("The lock is free; whoever had it learns that it is lost.".to_owned()),
-        "look" => plain("Saved for this browser.".to_owned()),
+        "appearance" => plain("Saved for this browser.".to_owned()),
         _ => None,
     }
 }

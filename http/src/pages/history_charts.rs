@@ -76,7 +76,7 @@ impl Range {
 struct Interval {
     /// The start in seconds since 1970.
     at: i64,
-    tally: StatCounters,
+    counters: StatCounters,
 }
 
 /// The start of a minute, and the counts in it.
@@ -104,16 +104,16 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
     let present = unix_micros(now).div_euclid(1_000_000).div_euclid(width) * width;
     let first = present - range.minutes() * 60;
     let mut intervals: Vec<Interval> = (0..=range.minutes() / range.interval_minutes())
-        .map(|at| Interval { at: first + at * width, tally: StatCounters::default() })
+        .map(|at| Interval { at: first + at * width, counters: StatCounters::default() })
         .collect();
-    for (minute, tally) in minutes {
+    for (minute, counters) in minutes {
         let at = unix_micros(*minute).div_euclid(1_000_000) - first;
         if let Some(interval) = usize::try_from(at.div_euclid(width)).ok().and_then(|at| intervals.get_mut(at)) {
-            interval.tally.add(tally);
+            interval.counters.add(counters);
         }
     }
     // The current interval is incomplete and would look like a drop: it is shown only if all others are empty.
-    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.tally != StatCounters::default());
+    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.counters != StatCounters::default());
     if range != Range::Minutes && has_others {
         intervals.pop();
     }
@@ -125,21 +125,21 @@ fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Ch
     let series = |name, class, value: &dyn Fn(&StatCounters) -> u64| Series {
         name,
         class,
-        values: intervals.iter().map(|interval| Some(value(&interval.tally) as f64)).collect(),
+        values: intervals.iter().map(|interval| Some(value(&interval.counters) as f64)).collect(),
     };
     let quantiles = |of: &dyn Fn(&StatCounters) -> &Histogram| {
         let quantile = |name, q: f64| Series {
             name,
             class: name,
-            values: intervals.iter().map(|interval| of(&interval.tally).quantile(q).map(millis)).collect(),
+            values: intervals.iter().map(|interval| of(&interval.counters).quantile(q).map(millis)).collect(),
         };
         vec![quantile("p50", 0.5), quantile("p95", 0.95), quantile("p99", 0.99)]
     };
     let throughput = vec![
-        series("done", "done", &|tally| tally.done),
-        series("pushed", "pushed", &|tally| tally.pushed),
-        series("retried", "retried", &|tally| tally.retried),
-        series("buried", "buried", &|tally| tally.buried),
+        series("done", "done", &|counters| counters.done),
+        series("pushed", "pushed", &|counters| counters.pushed),
+        series("retried", "retried", &|counters| counters.retried),
+        series("buried", "buried", &|counters| counters.buried),
     ];
     let depth = vec![Series { name: "unfinished", class: "ready", values: depths(intervals, unfinished) }];
     let chart =
@@ -147,8 +147,8 @@ fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Ch
     vec![
         chart("throughput", "Throughput", Unit::Jobs, range.unit_label(), throughput),
         chart("depth", "Depth", Unit::Jobs, "unfinished jobs", depth),
-        chart("lateness", "Lateness", Unit::Millis, "from due to started", quantiles(&|tally| &tally.lateness)),
-        chart("duration", "Duration", Unit::Millis, "of an attempt", quantiles(&|tally| &tally.duration)),
+        chart("lateness", "Lateness", Unit::Millis, "from due to started", quantiles(&|counters| &counters.lateness)),
+        chart("duration", "Duration", Unit::Millis, "of an attempt", quantiles(&|counters| &counters.duration)),
     ]
 }
 
@@ -158,7 +158,7 @@ fn depths(intervals: &[Interval], unfinished: u64) -> Vec<Option<f64>> {
     let mut depths = Vec::with_capacity(intervals.len());
     for interval in intervals.iter().rev() {
         depths.push(Some(depth.max(0.0)));
-        let grown = interval.tally.pushed as f64 - (interval.tally.done + interval.tally.buried) as f64;
+        let grown = interval.counters.pushed as f64 - (interval.counters.done + interval.counters.buried) as f64;
         depth -= grown;
     }
     depths.reverse();
@@ -198,30 +198,30 @@ mod tests {
     }
 
     fn point(minute: u64, pushed: u64, done: u64) -> Minute {
-        let mut tally = StatCounters::default();
-        (tally.pushed, tally.done) = (pushed, done);
-        (at(minute), tally)
+        let mut counters = StatCounters::default();
+        (counters.pushed, counters.done) = (pushed, done);
+        (at(minute), counters)
     }
 
     #[test]
     fn minutes_without_events_are_included() {
         let shown = intervals(&[point(0, 3, 1), point(58, 0, 2)], at(60), Range::Hour);
         assert_eq!(shown.len(), 60, "the present minute is left out");
-        assert_eq!((shown[0].tally.pushed, shown[58].tally.done), (3, 2));
-        assert_eq!(shown[1].tally, StatCounters::default());
+        assert_eq!((shown[0].counters.pushed, shown[58].counters.done), (3, 2));
+        assert_eq!(shown[1].counters, StatCounters::default());
     }
 
     #[test]
     fn the_present_minute_is_shown_if_there_is_no_other() {
         let shown = intervals(&[point(60, 3, 1)], at(60), Range::Hour);
-        assert_eq!(shown.last().expect("not empty").tally.pushed, 3);
+        assert_eq!(shown.last().expect("not empty").counters.pushed, 3);
     }
 
     #[test]
     fn a_day_is_drawn_in_steps_of_ten_minutes() {
         let shown = intervals(&[point(1_430, 1, 0), point(1_431, 1, 0)], at(1_440), Range::Day);
         assert_eq!(shown.len(), 144);
-        assert_eq!(shown.last().expect("not empty").tally.pushed, 2);
+        assert_eq!(shown.last().expect("not empty").counters.pushed, 2);
     }
 
     #[test]

@@ -58,7 +58,7 @@ struct TimelineEntry {
 
 struct ProgressBar {
     percent: u32,
-    note: String,
+    message: String,
     at: Moment,
 }
 
@@ -109,8 +109,8 @@ pub(super) async fn show(
         None => None,
     };
     let progress = record.progress.as_ref().map(|progress| ProgressBar {
-        percent: (progress.done * 100.0) as u32,
-        note: progress.note.clone(),
+        percent: (progress.fraction * 100.0) as u32,
+        message: progress.message.clone(),
         at: layout.moment(progress.at),
     });
     let can_see_args = layout.can_see_args();

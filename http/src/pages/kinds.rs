@@ -63,17 +63,17 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<KindsParams>
         Err(Error::Unsupported { .. }) => (BTreeMap::new(), true),
         Err(error) => return Err(error.into()),
     };
-    let mut rows: Vec<KindRow> = kinds.iter().map(|(kind, tally)| KindRow::new(kind, tally)).collect();
+    let mut rows: Vec<KindRow> = kinds.iter().map(|(kind, counters)| KindRow::new(kind, counters)).collect();
     rows.sort_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.kind.cmp(&b.kind)));
     let ranges = RANGES.map(|(key, _, name)| RangeLink { key, name, chosen: key == chosen.0 }).into();
     render(&KindsPage { layout, rows, ranges, unsupported })
 }
 
 impl KindRow {
-    fn new(kind: &str, tally: &StatCounters) -> KindRow {
-        let (attempts, failed) = (tally.attempts(), tally.retried + tally.buried);
+    fn new(kind: &str, counters: &StatCounters) -> KindRow {
+        let (attempts, failed) = (counters.attempts(), counters.retried + counters.buried);
         let took =
-            |q: f64| tally.duration.quantile(q).map_or("–".to_owned(), |time: Duration| display::duration(time));
+            |q: f64| counters.duration.quantile(q).map_or("–".to_owned(), |time: Duration| display::duration(time));
         let share = if attempts == 0 { 0.0 } else { failed as f64 * 100.0 / attempts as f64 };
         KindRow {
             kind: kind.to_owned(),

@@ -50,7 +50,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/jobs", get(jobs::list))
-        .route("/jobs/act", post(bulk_actions::run))
+        .route("/jobs/actions", post(bulk_actions::run))
         .route("/jobs/{id}", get(job::show))
         .route("/jobs/{id}/edit", get(job::edit).post(job::save))
         .route("/jobs/{id}/{action}", post(job::run_action))
@@ -73,7 +73,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
         .route("/calls", get(calls::list).post(calls::ping))
         .route("/audit", get(audit::list))
         .route("/settings", get(settings::show))
-        .route("/settings/look", get(settings::save_appearance))
+        .route("/settings/appearance", get(settings::save_appearance))
         .route("/login", get(error_page::login))
         .route("/assets/{hash}/{name}", get(assets::get))
 }

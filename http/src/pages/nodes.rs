@@ -183,7 +183,7 @@ pub(super) async fn run_action(
     let id = parse_id(&id)?;
     let (method, args, flash_key) = match action.as_str() {
         "quiet" => ("duly.quiet", json!({ "on": true }), "quiet"),
-        "loud" => ("duly.quiet", json!({ "on": false }), "loud"),
+        "resume" => ("duly.quiet", json!({ "on": false }), "node-resumed"),
         "stop" if form.confirm.is_empty() => {
             let layout = layout.with_title("/nodes", "Sure?");
             return render(&ConfirmNodePage { layout, short: display::short_id(&id.to_string()), id: id.to_string() });

@@ -41,7 +41,7 @@ pub(super) struct AppearanceParams {
     next: String,
 }
 
-/// `GET /settings/look?theme=&zone=`: saves the appearance in this browser, for every role.
+/// `GET /settings/appearance?theme=&zone=`: saves the appearance in this browser, for every role.
 pub(super) async fn save_appearance(layout: Layout, Query(params): Query<AppearanceParams>) -> PageResult {
     let path = if layout.root.is_empty() { "/" } else { layout.root.as_str() };
     let cookie = |name: &str, value: &str| {
@@ -55,6 +55,6 @@ pub(super) async fn save_appearance(layout: Layout, Query(params): Query<Appeara
     if let Some(wanted) = &params.zone {
         cookies.push(cookie("duly_zone", &layout::zone(Some(wanted)).1));
     }
-    let to = format!("{}{}", layout.root, super::local_path_or(&params.next, "/settings?did=look"));
+    let to = format!("{}{}", layout.root, super::local_path_or(&params.next, "/settings?did=appearance"));
     Ok((AppendHeaders(cookies), Redirect::to(&to)).into_response())
 }

@@ -170,7 +170,7 @@ async fn minute_of(
     duly.push_all((0..jobs).map(push)).await.expect("pushed");
     let claim = Claim::new(queue, 1_000);
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
-    let (mut ends, mut tally) = (Vec::new(), StatCounters::default());
+    let (mut ends, mut counters) = (Vec::new(), StatCounters::default());
     for held in held {
         let wobble = 0.4 + 1.6 * chance.f64().powi(3);
         let duration = Duration::from_micros((took as f64 * 1_000.0 * wobble) as u64);
@@ -181,12 +181,12 @@ async fn minute_of(
             _ => Outcome::Ack,
         };
         match outcome {
-            Outcome::Ack => tally.done += 1,
-            Outcome::Retry { .. } => tally.retried += 1,
-            _ => tally.buried += 1,
+            Outcome::Ack => counters.done += 1,
+            Outcome::Retry { .. } => counters.retried += 1,
+            _ => counters.buried += 1,
         }
-        tally.duration.buckets[Histogram::bucket_of(duration)] += 1;
-        tally.lateness.buckets[Histogram::bucket_of(lateness)] += 1;
+        counters.duration.buckets[Histogram::bucket_of(duration)] += 1;
+        counters.lateness.buckets[Histogram::bucket_of(lateness)] += 1;
         let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };
         let mut end = AttemptEnd::from_held(&held, outcome, keep);
         end.timing = Some(AttemptTiming { lateness, duration });
@@ -194,7 +194,7 @@ async fn minute_of(
     }
     store.settle(node.id, ends).await.expect("settles");
     // A worker does the same.
-    store.add_kind_stats(vec![(kind.to_owned(), tally)]).await.expect("adds");
+    store.add_kind_stats(vec![(kind.to_owned(), counters)]).await.expect("adds");
 }
 
 /// Pushes the waiting and the ready jobs.

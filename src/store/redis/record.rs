@@ -324,16 +324,16 @@ pub(super) fn decode_failure(text: &[u8]) -> Option<Failure> {
     })
 }
 
-/// Encodes the progress of an attempt: time, number, tab, note.
+/// Encodes the progress of an attempt: time, fraction, tab, message.
 pub(super) fn encode_progress(progress: &JobProgress) -> String {
-    format!("{:016}{}\t{}", clamp_moment(progress.at), progress.done, progress.note)
+    format!("{:016}{}\t{}", clamp_moment(progress.at), progress.fraction, progress.message)
 }
 
 pub(super) fn decode_progress(text: &[u8]) -> Option<JobProgress> {
     let text = String::from_utf8_lossy(text);
     let at = from_micros(text.get(..16)?.parse().ok()?);
-    let (done, note) = text.get(16..)?.split_once('\t')?;
-    Some(JobProgress::new(done.parse().ok()?, note, at))
+    let (fraction, message) = text.get(16..)?.split_once('\t')?;
+    Some(JobProgress::new(fraction.parse().ok()?, message, at))
 }
 
 /// Encodes a log line: time, attempt, text.

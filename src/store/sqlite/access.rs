@@ -77,8 +77,8 @@ pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
 /// Implements `AccessStore::add_audit_entry`.
 pub(super) fn add_audit_entry(tx: &Tx<'_>, entry: &AuditEntry) -> rusqlite::Result<()> {
     tx.statement("INSERT INTO duly_audit (recorded_at, actor, action, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![tx.now, entry.actor, entry.action, entry.origin, entry.status])?;
-    tx.statement("DELETE FROM duly_audit WHERE entry_no <= (SELECT MAX(entry_no) FROM duly_audit) - ?1")?
+        .execute(params![tx.now, entry.actor, entry.action, entry.address, entry.status])?;
+    tx.statement("DELETE FROM duly_audit WHERE number <= (SELECT MAX(number) FROM duly_audit) - ?1")?
         .execute([AUDIT_ENTRIES_MAX])
         .map(drop)
 }
@@ -91,11 +91,11 @@ pub(super) fn audit_entries(
 ) -> rusqlite::Result<Vec<AuditRecord>> {
     let before = before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
     conn.prepare_cached(
-        "SELECT entry_no, recorded_at, actor, action, address, status
-           FROM duly_audit WHERE entry_no < ?1 ORDER BY entry_no DESC LIMIT ?2",
+        "SELECT number, recorded_at, actor, action, address, status
+           FROM duly_audit WHERE number < ?1 ORDER BY number DESC LIMIT ?2",
     )?
     .query_map(params![before, limit], |row| {
-        let entry = AuditEntry { actor: row.get(2)?, action: row.get(3)?, origin: row.get(4)?, status: row.get(5)? };
+        let entry = AuditEntry { actor: row.get(2)?, action: row.get(3)?, address: row.get(4)?, status: row.get(5)? };
         Ok(AuditRecord { number: row.get(0)?, at: from_micros(row.get(1)?), entry })
     })?
     .collect()

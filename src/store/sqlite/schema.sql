@@ -301,7 +301,7 @@ CREATE TABLE duly_token (
 
 -- The newest audit entries: changes made over HTTP.
 CREATE TABLE duly_audit (
-  entry_no    INTEGER PRIMARY KEY AUTOINCREMENT,
+  number      INTEGER PRIMARY KEY AUTOINCREMENT,
   recorded_at INTEGER NOT NULL,
   actor       TEXT NOT NULL,
   action      TEXT NOT NULL,

@@ -22,8 +22,8 @@ pub const PROGRESS_UPDATES_MAX: usize = 200;
 pub const LOG_LINES_MAX: usize = 100;
 /// Longest log line, in bytes; longer ones are truncated.
 pub const LOG_LINE_BYTES_MAX: usize = 1024;
-/// Longest progress note, in bytes; longer ones are truncated.
-pub const PROGRESS_NOTE_BYTES_MAX: usize = 256;
+/// Longest progress message, in bytes; longer ones are truncated.
+pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 256;
 /// Longest result of a job, in bytes of JSON.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 /// Most groups of dead jobs in one queue. Further jobs share one group with the error `…`.

@@ -19,9 +19,9 @@ pub struct AuditEntry {
     pub actor: String,
     /// The action.
     pub action: String,
-    /// The address it came from, if known.
+    /// The address of the client, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<String>,
+    pub address: Option<String>,
     /// The HTTP status of the response: 403 means refused.
     pub status: u16,
 }
@@ -29,11 +29,11 @@ pub struct AuditEntry {
 impl AuditEntry {
     /// Returns an entry; long texts are truncated.
     #[must_use]
-    pub fn new(actor: &str, action: impl Into<String>, origin: Option<String>, status: u16) -> Self {
+    pub fn new(actor: &str, action: impl Into<String>, address: Option<String>, status: u16) -> Self {
         AuditEntry {
             actor: truncate_audit_text(actor.to_owned()),
             action: truncate_audit_text(action.into()),
-            origin: origin.map(truncate_audit_text),
+            address: address.map(truncate_audit_text),
             status,
         }
     }

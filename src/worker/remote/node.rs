@@ -348,12 +348,12 @@ impl RemoteNode {
         self.woken.notify_one();
     }
 
-    /// Stores the progress and the log lines of a running job. Returns `false` if the worker no longer holds it.
+    /// Stores the progress (fraction and message) and the log lines of a running job. Returns `false` if the worker no longer holds it.
     pub async fn record_progress(
         &self,
         id: JobId,
         fence: Fence,
-        done: Option<(f64, String)>,
+        progress: Option<(f64, String)>,
         lines: Vec<String>,
     ) -> Result<bool> {
         let now = self.duly.store.now();
@@ -363,7 +363,7 @@ impl RemoteNode {
             let Some(job) = state.jobs.get(&id).filter(|job| job.held.fence == fence) else {
                 return Ok(false);
             };
-            let progress = done.map(|(done, note)| JobProgress::new(done, &note, now));
+            let progress = progress.map(|(fraction, message)| JobProgress::new(fraction, &message, now));
             ProgressUpdate::from_held(&job.held, progress, lines.into_iter().map(|line| (now, line)).collect())
         };
         Ok(self.duly.store.record_progress(self.node.id, vec![update]).await?.is_empty())

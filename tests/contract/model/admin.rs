@@ -158,7 +158,7 @@ impl History {
         let found = store.get(id).await.expect("reads").map(|record| {
             let lines = record.log.into_iter().map(|line| (line.attempt, line.line)).collect();
             let report =
-                JobReport { progress: record.progress.map(|progress| progress.done), lines, result: record.result };
+                JobReport { progress: record.progress.map(|progress| progress.fraction), lines, result: record.result };
             (record.job.args, record.job.priority, report)
         });
         let expected = self.model.find(id).map(|index| &self.model.jobs[index]);

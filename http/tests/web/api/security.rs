@@ -191,13 +191,13 @@ async fn refusals_do_not_displace_audit_entries() {
     site.be_nobody();
     let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
     let entries = entries["entries"].as_array().expect("entries");
-    let what = |entry: &serde_json::Value| entry["what"].as_str().unwrap_or_default().to_owned();
+    let action = |entry: &serde_json::Value| entry["action"].as_str().unwrap_or_default().to_owned();
     let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
     let refused: Vec<String> = refused.collect();
     assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
     // One more may have been allowed while the requests ran.
     assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
-    assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
+    assert!(entries.iter().any(|entry| action(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
 }
 
 #[tokio::test]
@@ -341,14 +341,14 @@ async fn logs_are_hidden_from_roles_that_cannot_see_args() {
     let node = format!("/api/v1/nodes/{}", joined["id"].as_str().expect("an id"));
     let id = site.push("default").await;
     let fence = site.post(&format!("{node}/claim"), json!({})).await.json()["jobs"][0]["fence"].clone();
-    let said = json!({"id": id, "fence": fence, "done": 0.5, "note": "half", "lines": ["a secret"]});
+    let said = json!({"id": id, "fence": fence, "fraction": 0.5, "message": "half", "lines": ["a secret"]});
     assert_eq!(site.post(&format!("{node}/progress"), said).await.json()["lost"], json!([]));
     for role in Role::ALL {
         site.be(role).await;
         for path in [format!("/api/v1/jobs/{id}"), format!("/api/v1/jobs/{id}/wait?timeout_ms=0")] {
             let job = site.get(&path).await.json();
             assert_eq!(job["log"][0]["line"] == "a secret", role >= Role::Operator, "{role} {path}: {job}");
-            assert_eq!(job["progress"]["note"], "half", "{role} {path}");
+            assert_eq!(job["progress"]["message"], "half", "{role} {path}");
         }
     }
 }

@@ -110,7 +110,7 @@ async fn quiet_node_is_marked() {
     assert_eq!(post(&fixture.url, &format!("/nodes/{node}/quiet"), "").await.status, 303);
     until("it is quiet in the list", async || is_quiet("/nodes").await).await;
     until("it is quiet on its page", async || is_quiet(&format!("/nodes/{node}")).await).await;
-    assert_eq!(post(&fixture.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
+    assert_eq!(post(&fixture.url, &format!("/nodes/{node}/resume"), "").await.status, 303);
     until("it is quiet no more", async || !is_quiet("/nodes").await).await;
 }
 
@@ -120,11 +120,11 @@ async fn bulk_action_never_changes_more_than_confirmed() {
     let filter: Filter = "state:dead kind:invoice.charge".parse().expect("a filter");
     let count = fixture.duly.count(&filter).await.expect("counted").matching;
     assert!(count > 3);
-    let asked = post(&fixture.url, "/jobs/act", "do=remove-all&q=state:dead+kind:invoice.charge").await;
+    let asked = post(&fixture.url, "/jobs/actions", "do=remove-all&q=state:dead+kind:invoice.charge").await;
     assert!(asked.status == 200 && asked.body.contains(&format!("Remove {count} jobs")), "counts");
     let wrong = post(
         &fixture.url,
-        "/jobs/act",
+        "/jobs/actions",
         &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={count}&typed=1"),
     )
     .await;
@@ -132,7 +132,7 @@ async fn bulk_action_never_changes_more_than_confirmed() {
     let few = count - 1;
     let fewer = post(
         &fixture.url,
-        "/jobs/act",
+        "/jobs/actions",
         &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={few}&typed={few}"),
     )
     .await;
@@ -140,7 +140,7 @@ async fn bulk_action_never_changes_more_than_confirmed() {
     assert_eq!(fixture.duly.count(&filter).await.expect("counted").matching, count, "none is gone");
     let done = post(
         &fixture.url,
-        "/jobs/act",
+        "/jobs/actions",
         &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={count}&typed={count}"),
     )
     .await;
@@ -183,11 +183,11 @@ async fn redirects_stay_on_this_server() {
     let fixture = fixture::full().await;
     let response = post(&fixture.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
     assert_eq!(response.header("location"), Some("/queues/mail?did=paused&of=mail"));
-    let look = get(&fixture.url, "/settings/look?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
-    assert_eq!(look.header("location"), Some("/settings?did=look"));
+    let look = get(&fixture.url, "/settings/appearance?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
+    assert_eq!(look.header("location"), Some("/settings?did=appearance"));
     for odd in ["/%09/evil.example/x", "/%00x", "/%0D%0A/evil.example"] {
-        let look = get(&fixture.url, &format!("/settings/look?next={odd}")).await;
-        assert_eq!((look.status, look.header("location")), (303, Some("/settings?did=look")), "{odd}");
+        let look = get(&fixture.url, &format!("/settings/appearance?next={odd}")).await;
+        assert_eq!((look.status, look.header("location")), (303, Some("/settings?did=appearance")), "{odd}");
     }
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }

@@ -82,7 +82,7 @@ async fn user_text_never_becomes_markup() {
             "/nodes/",
             "/jobs?did=paused&of=",
             "/jobs?did=",
-            "/settings/look?theme=light&next=",
+            "/settings/appearance?theme=light&next=",
             "/",
         ] {
             paths.push(format!("{page}{written}"));

@@ -64,7 +64,7 @@ fn set_progress(tx: &Tx<'_>, job_no: i64, progress: &JobProgress) -> rusqlite::R
          ON CONFLICT (job_no) DO UPDATE
          SET fraction = excluded.fraction, message = excluded.message, updated_at = excluded.updated_at",
     )?
-    .execute(params![job_no, progress.done, progress.note, to_micros(progress.at)])?;
+    .execute(params![job_no, progress.fraction, progress.message, to_micros(progress.at)])?;
     Ok(())
 }
 
@@ -96,10 +96,10 @@ pub(crate) fn read_into(conn: &Connection, job_no: i64, record: &mut JobRecord) 
     let noted = conn
         .prepare_cached("SELECT fraction, message, updated_at, result FROM duly_progress WHERE job_no = ?1")?
         .query_row([job_no], |row| {
-            let progress: Option<f64> = row.get(0).unwrap_or_default();
+            let fraction: Option<f64> = row.get(0).unwrap_or_default();
             let (message, at) = (read_text(row, 1)?, from_micros(read_integer(row, 2)));
             let result: Option<RawText> = row.get(3)?;
-            Ok((progress.map(|done| JobProgress::new(done, &message, at)), result.map(RawText::into_lossy_string)))
+            Ok((fraction.map(|fraction| JobProgress::new(fraction, &message, at)), result.map(RawText::into_lossy_string)))
         })
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();

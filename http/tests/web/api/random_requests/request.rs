@@ -8,7 +8,7 @@ use fastrand::Rng;
 const PAGES: [&str; 34] = [
     "/",
     "/jobs",
-    "/jobs/act",
+    "/jobs/actions",
     "/jobs/{}",
     "/jobs/{}/edit",
     "/jobs/{}/{}",
@@ -31,7 +31,7 @@ const PAGES: [&str; 34] = [
     "/calls",
     "/audit",
     "/settings",
-    "/settings/look",
+    "/settings/appearance",
     "/login",
     "/logout",
     "/assets/{}/{}",
