@@ -25,17 +25,17 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The store: the path of a file or the URL of a server (`redis://host`), with options behind it such as
+    /// The store: the path of a file or the URL of a server (`redis://host`), with options such as
     /// `jobs.db?keep=1h` [env: DULY_STORE] [default: ./duly.db]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// Ask a `duly serve` at this URL instead of a store: push, jobs, queues and stats (see `duly --server URL --help`);
-    /// its token is taken from DULY_TOKEN
+    /// Use the `duly serve` at this URL instead of a store: push, jobs, queues and stats (see `duly --server URL --help`);
+    /// the token is read from DULY_TOKEN
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
 
-    /// Tables for people, json or ndjson for scripts
+    /// The output format: tables for people, json or ndjson for scripts
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     output: Format,
 
@@ -43,31 +43,31 @@ pub(crate) struct Global {
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
 
-    /// Say nothing but data and errors
+    /// Print only data and errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Say more, on stderr: -v what happens, -vv everything
+    /// Print more messages on stderr: -v for events, -vv for everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// How logs on stderr look
+    /// The format of logs on stderr
     #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "DULY_LOG_FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// Which logs to show, such as `info` or `duly=debug`; stands over -v
+    /// The logs to show, such as `info` or `duly=debug`; overrides -v
     #[arg(long, global = true, value_name = "FILTER", env = "DULY_LOG", hide = true)]
     pub(crate) log: Option<String>,
 
-    /// Colours: by default only on a terminal, and not if NO_COLOR is set
+    /// When to use colours; by default only on a terminal, and never if NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     pub(crate) color: Color,
 
-    /// The settings file [default: ./duly.toml, if there is one]
+    /// The settings file [default: ./duly.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Ask no questions
+    /// Skip all questions
     #[arg(short = 'y', long, global = true)]
     pub(crate) yes: bool,
 }
@@ -139,7 +139,7 @@ pub(crate) enum Verb {
     Man(crate::manual::ManArgs),
     Doctor(crate::doctor::DoctorArgs),
     Demo(demo::DemoArgs),
-    /// Say which version this is
+    /// Print the version
     Version,
     #[command(hide = true)]
     RunChild(child::RunChildArgs),

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::{Setup, store};
 
-/// Write a copy of the store into a new SQLite file, while workers go on
+/// Write a copy of the store to a new SQLite file, even while workers run
 ///
-/// Never over a file that is there, and never half a file under its name.
-/// A copy of a server has every job that was there all the while; what was running is ready in it, and locks are not in it.
-/// To use it, open it with --store, or bring what is in it to another store with `duly move`.
+/// Never overwrites a file, and the file appears only when it is complete.
+/// The copy of a server has every job that existed throughout. Running jobs are ready in it, and locks are not included.
+/// To use it, open it with --store, or move its jobs to another store with `duly move`, which empties the copy.
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     /// The new file

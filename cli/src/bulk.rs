@@ -12,13 +12,13 @@ use crate::output::pluralize;
 /// The jobs that a verb changes.
 #[derive(Debug, Args)]
 pub(crate) struct JobSelector {
-    /// Ids, as push printed them; or a filter, such as `state:dead kind:mail since:1h`
+    /// Ids, as printed by push; or a filter, such as `state:dead kind:mail since:1h`
     #[arg(value_name = "ID|FILTER")]
     words: Vec<String>,
     /// All jobs, without a filter
     #[arg(long, conflicts_with = "words")]
     all: bool,
-    /// Only count which jobs are meant
+    /// Only count the matching jobs
     #[arg(long)]
     dry_run: bool,
 }

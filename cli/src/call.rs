@@ -18,23 +18,23 @@ use crate::{input, nodes, store};
 /// The most likely reason for missing replies.
 const OTHER_KEY_HINT: &str = "nodes with another DULY_CLUSTER_KEY do not answer";
 
-/// Call a method on other nodes, and print what they answer
+/// Call a method on other nodes, and print the replies
 ///
-/// `duly nodes ls` shows which methods each node answers. Every node answers duly's own: duly.ping, duly.stats, duly.jobs.
-/// A call that was not answered in time may have been carried out.
+/// `duly nodes ls` lists the methods of each node. Every node has duly.ping, duly.stats and duly.jobs.
+/// A call without a reply in time may have been executed.
 #[derive(Debug, Args)]
 pub(crate) struct CallArgs {
     /// The method
     method: String,
 
-    /// Its args as JSON; `-` reads them from stdin [default: null]
+    /// The args as JSON; `-` reads them from stdin [default: null]
     args: Option<String>,
 
-    /// This node: its id, or at least 4 characters that it begins or ends with
+    /// The id of the node, or at least 4 characters from its start or end
     #[arg(long, value_name = "ID", group = "target")]
     node: Option<String>,
 
-    /// Any one node that answers the method: the default
+    /// Any one node that has the method: the default
     #[arg(long, group = "target")]
     any: bool,
 
@@ -46,11 +46,11 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "ID", group = "target")]
     connection: Option<String>,
 
-    /// Wait at most so long for answers (then exit code 124)
+    /// The longest wait for replies (then exit code 124)
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duly::admin::parse_duration)]
     timeout: Duration,
 
-    /// Do not wait for an answer: nobody learns whether it was carried out
+    /// Do not wait for a reply; the outcome stays unknown
     #[arg(long)]
     no_reply: bool,
 }

@@ -8,21 +8,21 @@ use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, store, time};
 
-/// Look at dead jobs by kind and error, retry them, remove them
+/// List dead jobs by kind and error; retry and remove them
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadVerb {
-    /// List groups of dead jobs: those of one kind that died of the same
+    /// List groups of dead jobs with the same kind and error
     Ls {
-        /// Only of this queue
+        /// Only this queue
         #[arg(long, value_name = "NAME")]
         queue: Option<String>,
     },
-    /// Let dead jobs start over: those of these groups, ids, or a filter
+    /// Start dead jobs over, selected by group, id or filter
     Retry {
         #[command(flatten)]
         selector: JobSelector,
     },
-    /// Delete dead jobs: those of these groups, ids, or a filter
+    /// Delete dead jobs, selected by group, id or filter
     Rm {
         #[command(flatten)]
         selector: JobSelector,

@@ -11,10 +11,10 @@ use crate::{Setup, store, time};
 /// The store's clock in microseconds, printed as a date instead.
 const CLOCK_FACT_NAME: &str = "clock_us";
 
-/// Say what the store can lose, and what should be repaired
+/// Report the durability of the store, and recommended changes
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// Print the ACL line for a user of the Redis server that may do what duly does and nothing else
+    /// Print the command that creates a Redis user with the minimal rights for duly; contacts no server
     #[arg(long)]
     acl: bool,
 }

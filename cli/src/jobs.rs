@@ -18,16 +18,16 @@ use crate::{input, store, time, wait};
 /// The longest args in a table.
 const CELL_CHARS_MAX: usize = 60;
 
-/// Look at jobs, retry, edit, cancel and remove them
+/// List, show, retry, edit, cancel and remove jobs
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsVerb {
     Ls(JobsListArgs),
-    /// Show everything that is known of a job
+    /// Show a job with its failures, log, progress and result
     Get {
-        /// The job's id, as push printed it
+        /// The id of the job, as printed by push
         id: JobId,
     },
-    /// Let jobs that are not running start now, dead ones from the first attempt
+    /// Start jobs that are not running now; dead jobs start over
     Retry {
         #[command(flatten)]
         selector: JobSelector,
@@ -35,19 +35,19 @@ pub(crate) enum JobsVerb {
     /// Change args or priority of a job that is not running
     #[command(group(ArgGroup::new("what").args(["args", "priority"]).required(true).multiple(true)))]
     Edit {
-        /// The job's id, as push printed it
+        /// The id of the job, as printed by push
         id: JobId,
-        /// Other args, as JSON; `-` reads them from stdin
+        /// The new args, as JSON; `-` reads them from stdin
         #[arg(long, value_name = "JSON")]
         args: Option<String>,
-        /// Another priority: low, normal, high, critical
+        /// The new priority: low, normal, high, critical
         #[arg(long)]
         priority: Option<Priority>,
     },
     /// Stop running jobs for good: they end dead, with the error `cancelled`
     ///
-    /// A command gets SIGTERM, with all it has started, and SIGKILL 5 s later;
-    /// a handler in a program is told, and has 5 s to end by itself.
+    /// A command and all its child processes get SIGTERM, and SIGKILL 5 s later;
+    /// a handler in a program is notified and has 5 s to end.
     Cancel {
         #[command(flatten)]
         selector: JobSelector,
@@ -57,17 +57,17 @@ pub(crate) enum JobsVerb {
         #[command(flatten)]
         selector: JobSelector,
     },
-    /// Say in one sentence why a job is not running
+    /// Explain in one sentence why a job is not running
     Why {
-        /// The job's id, as push printed it
+        /// The id of the job, as printed by push
         id: JobId,
     },
     Watch(crate::watch::WatchArgs),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
-        /// The job's id, as push printed it
+        /// The id of the job, as printed by push
         id: JobId,
-        /// Wait at most so long (then exit code 124)
+        /// The longest wait (then exit code 124)
         #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
         timeout: Option<Duration>,
     },
@@ -82,16 +82,16 @@ pub(crate) struct JobsListArgs {
     /// Only in this state: scheduled, ready, running, done, dead
     #[arg(long)]
     state: Option<State>,
-    /// Only of this queue
+    /// Only this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Only of this kind
+    /// Only this kind
     #[arg(long)]
     kind: Option<String>,
-    /// At most so many
+    /// The maximum number of jobs
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::bounds::PAGE_SIZE_MAX as u64))]
     limit: usize,
-    /// Go on after an earlier list, which said where
+    /// The cursor that an earlier list printed: continues after it
     #[arg(long)]
     cursor: Option<String>,
 }

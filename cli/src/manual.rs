@@ -15,7 +15,7 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Print the manual page, of duly or of one of its verbs
+/// Print the manual page of duly or of one verb
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
     /// A verb, such as `push` or `jobs ls`

@@ -13,17 +13,17 @@ use crate::{Setup, call, input, store, time};
 const ID_PART_CHARS_MIN: usize = 4;
 const JOBS_METHOD: &str = "duly.jobs";
 
-/// See which nodes take part and what they do, and tell them to stop
+/// List nodes and their running jobs; make nodes quiet or stop them
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodesVerb {
-    /// List nodes, how many jobs each holds, and what each answers beside duly's own methods
+    /// List nodes with the number of held jobs and the registered methods of each
     Ls,
-    /// Show the jobs that a node runs: since when, and how far they are
+    /// List the running jobs of a node with running time and progress
     Jobs {
-        /// Its id, or at least 4 characters that it begins or ends with
+        /// The id of the node, or at least 4 characters from its start or end
         node: String,
     },
-    /// Let the workers of a node claim no more; what runs goes on
+    /// Stop the workers of a node from claiming; running jobs continue
     Quiet {
         #[command(flatten)]
         target: NodeTarget,
@@ -31,7 +31,7 @@ pub(crate) enum NodesVerb {
         #[arg(long)]
         off: bool,
     },
-    /// Stop the workers of a node as SIGTERM would: they claim no more, and what runs may end within their grace time
+    /// Stop the workers of a node as SIGTERM does: they claim no more, and running jobs have the grace time to end
     Stop {
         #[command(flatten)]
         target: NodeTarget,
@@ -41,7 +41,7 @@ pub(crate) enum NodesVerb {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct NodeTarget {
-    /// Its id, or at least 4 characters that it begins or ends with
+    /// The id of the node, or at least 4 characters from its start or end
     node: Option<String>,
     /// All nodes
     #[arg(long)]

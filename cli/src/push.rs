@@ -19,7 +19,7 @@ use crate::{input, store, time, wait};
 
 /// Push a job: a kind with its args, or a command to run
 ///
-/// `duly push KIND [JSON]` pushes a job of any kind; JSON is `null` if left out, and `-` reads it from stdin.
+/// `duly push KIND [JSON]` pushes a job of any kind; JSON defaults to `null`, and `-` reads it from stdin.
 /// `duly push -- COMMAND ARGS...` pushes a job of the kind `command`, which `duly work` runs directly, without a shell,
 /// in the directory in which it was pushed.
 /// Prints the id of the job.
@@ -30,39 +30,39 @@ pub(crate) struct PushArgs {
     #[arg(required_unless_present_any = ["command", "bulk"], conflicts_with = "command")]
     kind: Option<String>,
 
-    /// What the handler gets; `-` reads it from stdin
+    /// The args for the handler, as JSON; `-` reads them from stdin
     #[arg(value_name = "JSON", conflicts_with = "command", allow_negative_numbers = true)]
     args: Option<String>,
 
-    /// A command with its arguments, to be run as it stands here
+    /// A command with its arguments; runs without a shell
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// So long from now: 10m, 1h30m, 7d
+    /// The delay from now: 10m, 1h30m, 7d
     #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::admin::parse_duration)]
     after: Option<Duration>,
 
-    /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
+    /// The due time, in local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
     #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
     at: Option<SystemTime>,
 
     #[command(flatten)]
     options: JobOptions,
 
-    /// Only if no unfinished job of the queue has this key
+    /// The unique key: pushes nothing if an unfinished job of the queue has it
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
 
-    /// In place of a waiting job with the same unique key
+    /// Replace a waiting job with the same unique key
     #[arg(long, requires = "unique")]
     replace: bool,
 
-    /// Under this id: pushing it again changes nothing; with --bulk the ids of all lines are made from it
+    /// The id of the job: pushing it again changes nothing; with --bulk the ids of all lines derive from it
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
 
-    /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
-    /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
+    /// Push many jobs from stdin, one per line. With KIND, a line is the args of a job; without it, an object with `kind`,
+    /// `args` and any of these options: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
     /// keep, tags, traceparent
     #[arg(long, conflicts_with_all = ["args", "command", "unique", "wait"])]
     bulk: bool,
@@ -71,7 +71,7 @@ pub(crate) struct PushArgs {
     #[arg(long)]
     wait: bool,
 
-    /// Wait at most so long (then exit code 124)
+    /// The longest wait (then exit code 124)
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::admin::parse_duration)]
     wait_timeout: Option<Duration>,
 }
@@ -79,27 +79,27 @@ pub(crate) struct PushArgs {
 // The options of a job that a push and a cron rule have in common. A doc comment would replace the help of the verbs.
 #[derive(Debug, Args)]
 pub(crate) struct JobOptions {
-    /// Into this queue
+    /// The queue
     #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
     queue: String,
 
-    /// Before or after other ready jobs: low, normal, high, critical
+    /// The priority: low, normal, high, critical
     #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
     priority: Priority,
 
-    /// How many attempts may fail before the job is dead
+    /// The number of failed attempts after which the job is dead
     #[arg(long, value_name = "N", default_value_t = duly::bounds::DEFAULT_MAX_ATTEMPTS)]
     max_attempts: u32,
 
-    /// How long one attempt may run
+    /// The timeout of one attempt
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::admin::parse_duration)]
     timeout: Duration,
 
-    /// How long the job stays in the store once it is done [default: the store's, 1d]
+    /// How long the job is kept when it is done [default: the store's setting, 1d]
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     keep: Option<Duration>,
 
-    /// A word to find the job by; may be given several times
+    /// A tag to find the job by; may be repeated
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
 }

@@ -9,19 +9,19 @@ use crate::escape::escape_text;
 use crate::output::Format;
 use crate::{Setup, bulk, store, time};
 
-/// Look at queues, pause and resume them
+/// List, pause, resume and clear queues, and set their capacity
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueuesVerb {
     /// List queues with the number of jobs in each state
     Ls,
-    /// Set how much may be unfinished in a queue: a push beyond its capacity is refused
+    /// Set the capacity of a queue: a push beyond it is rejected
     #[command(group(ArgGroup::new("capacity").args(["jobs", "bytes", "none"]).required(true).multiple(true)))]
     Capacity {
         queue: String,
-        /// At most so many jobs
+        /// The maximum number of unfinished jobs
         #[arg(long, value_name = "N")]
         jobs: Option<u64>,
-        /// At most so many bytes of args
+        /// The maximum bytes of args of unfinished jobs
         #[arg(long, value_name = "N")]
         bytes: Option<u64>,
         /// Remove the capacity
@@ -31,16 +31,16 @@ pub(crate) enum QueuesVerb {
     /// Delete all jobs of a queue that are not running
     Clear {
         queue: String,
-        /// Only count them
+        /// Only count the jobs
         #[arg(long)]
         dry_run: bool,
     },
-    /// Claim nothing more from a queue; what runs goes on
+    /// Stop claiming from a queue; running jobs continue
     Pause { queue: String },
     /// Claim from a queue again
     Resume {
         queue: String,
-        /// Also if it is moving to another store and that move will never end: its last batch may then run in both
+        /// Abandon the move of the queue to another store, if it will never end: jobs of its last batch may run in both stores
         #[arg(long)]
         abandon_move: bool,
     },

@@ -23,25 +23,25 @@ use crate::{jobs, push};
 /// The timeout of one request while waiting for a job.
 const WAIT_REQUEST_MS: u64 = 30_000;
 
-/// Jobs through a server: push them, look at them, retry, cancel and remove them, pause queues
+/// Push, list, retry, cancel and remove jobs through a server; pause queues
 ///
-/// With --server only these verbs are there. A token is taken from DULY_TOKEN: others can see command lines.
+/// With --server only these verbs exist. The token is read from DULY_TOKEN, because other users can see command lines.
 #[derive(Debug, Parser)]
 #[command(name = "duly", version, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct RemoteCli {
     /// The server, such as http://127.0.0.1:7711
     #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:7711")]
     server: String,
-    /// Tables for people, json or ndjson for scripts
+    /// The output format: tables for people, json or ndjson for scripts
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     output: Format,
     /// The same as -o json
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
-    /// Say nothing but data and errors
+    /// Print only data and errors
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Colours: by default only on a terminal, and not if NO_COLOR is set
+    /// When to use colours; by default only on a terminal, and never if NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
     #[command(subcommand)]
@@ -58,73 +58,73 @@ enum RemoteVerb {
     Stats(RemoteStatsArgs),
 }
 
-/// Show what has happened in the last minutes, and how fast
+/// Show rates of the last minutes
 #[derive(Debug, Args)]
 struct RemoteStatsArgs {
-    /// Only of this queue
+    /// Only this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Of the last so many minutes, at most a day
+    /// The number of minutes to include, at most a day
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::bounds::HISTORY_MINUTES_MAX)))]
     minutes: u32,
 }
 
 /// Push a job: a kind with its args, or a command to run
 ///
-/// A command is run in a directory of the same name as this one, wherever the worker runs;
-/// the server takes it only if it was started with --allow-commands.
+/// A command runs in a directory with the path of the current one, on the machine of the worker;
+/// the server accepts it only if it was started with --allow-commands.
 #[derive(Debug, Args)]
 struct RemotePushArgs {
     /// Names the handler that runs the job
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     kind: Option<String>,
-    /// What the handler gets, `null` if left out; `-` reads it from stdin
+    /// The args for the handler, as JSON; `-` reads them from stdin [default: null]
     #[arg(value_name = "JSON", conflicts_with = "command", allow_negative_numbers = true)]
     args: Option<String>,
-    /// A command with its arguments, to be run as it stands here
+    /// A command with its arguments; runs without a shell
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// So long from now: 10m, 1h30m, 7d
+    /// The delay from now: 10m, 1h30m, 7d
     #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::admin::parse_duration)]
     after: Option<Duration>,
-    /// Into this queue
+    /// The queue
     #[arg(long, value_name = "NAME", default_value = duly::bounds::DEFAULT_QUEUE)]
     queue: String,
-    /// Before or after other ready jobs: low, normal, high, critical
+    /// The priority: low, normal, high, critical
     #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
     priority: Priority,
-    /// Only if no unfinished job of the queue has this key
+    /// The unique key: pushes nothing if an unfinished job of the queue has it
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
-    /// Under this id: pushing it again changes nothing
+    /// The id of the job: pushing it again changes nothing
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
-    /// A word to find the job by; may be given several times
+    /// A tag to find the job by; may be repeated
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
 }
 
-/// Look at jobs, retry them, cancel them, remove them
+/// List, show, retry, cancel and remove jobs
 #[derive(Debug, Subcommand)]
 enum RemoteJobsVerb {
     /// List jobs: `state:dead kind:mail since:1h`
     Ls {
-        /// Which; all if left out
+        /// A filter; all jobs if omitted
         filter: Vec<String>,
-        /// At most so many; the server gives 200 at a time
+        /// The maximum number of jobs, at most 200
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
-        /// Go on after an earlier list, which said where
+        /// The cursor that an earlier list printed: continues after it
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Show everything that is known of a job
+    /// Show a job with its failures, log, progress and result
     Get { id: JobId },
-    /// Say why a job is not running
+    /// Explain why a job is not running
     Why { id: JobId },
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait { id: JobId },
-    /// Let jobs that are not running start now
+    /// Start jobs that are not running now
     Retry {
         #[arg(required = true)]
         ids: Vec<JobId>,
@@ -141,12 +141,12 @@ enum RemoteJobsVerb {
     },
 }
 
-/// Look at queues, pause and resume them
+/// List, pause and resume queues
 #[derive(Debug, Subcommand)]
 enum RemoteQueuesVerb {
     /// List queues with the number of jobs in each state
     Ls,
-    /// Claim nothing more from a queue; what runs goes on
+    /// Stop claiming from a queue; running jobs continue
     Pause { queue: String },
     /// Claim from a queue again
     Resume { queue: String },

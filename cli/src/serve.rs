@@ -19,51 +19,51 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
 
 /// Serve the HTTP API and the dashboard
 ///
-/// On 127.0.0.1 whoever is on this machine may do everything, until the store has a token (`duly token create`).
-/// An address that other machines can reach is refused as long as there is none.
+/// On 127.0.0.1, every user of this machine has full access until the store has a token (`duly token create`).
+/// An address that other machines can reach is refused until then.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The address to listen on; a port alone means 127.0.0.1 [env: DULY_LISTEN] [default: 127.0.0.1:7711]
     #[arg(long, value_name = "ADDRESS", env = "DULY_LISTEN", hide_env = true)]
     listen: Option<String>,
 
-    /// Let nobody change anything
+    /// Reject every change
     #[arg(long)]
     read_only: bool,
 
-    /// A name under which this server is reached, such as jobs.example.com; may be given several times.
-    /// Requests for other names are refused
+    /// A host name of this server, such as jobs.example.com; may be repeated.
+    /// Requests for other names are rejected
     #[arg(long = "allow-host", value_name = "NAME")]
     allow_hosts: Vec<String>,
 
-    /// The URL under which people reach it through a proxy, such as https://jobs.example.com/duly
+    /// The URL of the server behind a proxy, such as https://jobs.example.com/duly
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
 
-    /// Let `command` jobs be pushed over HTTP: whoever may push can then run any program where `duly work` runs
+    /// Allow `command` jobs over HTTP: every client that may push can then run any program where `duly work` runs
     #[arg(long)]
     allow_commands: bool,
 
-    /// Ask everybody for a token, also on this machine
+    /// Require a token for every request, even from this machine
     #[arg(long)]
     require_token: bool,
 
-    /// Most connections at a time [default: 1024]
+    /// The maximum number of connections [default: 1024]
     #[arg(long, value_name = "N")]
     connections: Option<usize>,
 }
 
-/// Serve and work in one process: the whole of duly for one machine
+/// Serve and work in one process: all of duly on one machine
 ///
-/// The options of `duly serve`, with a worker of `command` jobs beside it.
+/// Takes the options of `duly serve`, and also runs a worker for `command` jobs.
 #[derive(Debug, Default, Args)]
 pub(crate) struct UpArgs {
     #[command(flatten)]
     serve: ServeArgs,
-    /// A queue to work; may be given several times [default: default]
+    /// A queue to work; may be repeated [default: default]
     #[arg(long = "queue", value_name = "NAME[=WEIGHT]")]
     queues: Vec<String>,
-    /// How many jobs to run at once [default: 10]
+    /// The number of concurrent jobs [default: 10]
     #[arg(long, value_name = "N")]
     concurrency: Option<usize>,
 }

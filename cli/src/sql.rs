@@ -17,9 +17,9 @@ const PROMPT_HELP: &str = "End a query with ;  Also: .tables  .schema  .quit";
 const TABLES_QUERY: &str = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'duly%' ORDER BY name";
 const SCHEMA_QUERY: &str = "SELECT sql FROM sqlite_schema WHERE name LIKE 'duly%' AND sql IS NOT NULL ORDER BY name";
 
-/// Look into a SQLite store with SQL; nothing can be written
+/// Query a SQLite store with SQL, read-only
 ///
-/// The query comes as an argument or from stdin; at a terminal without one, queries are asked for.
+/// The query is an argument or comes from stdin; at a terminal without one, prompts for queries.
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
     /// One SQL statement

@@ -16,13 +16,13 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// Show rates, lateness and duration of the last minutes
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// Only of this queue
+    /// Only this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Of the last so many minutes, at most a day
+    /// The number of minutes to include, at most a day
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::bounds::HISTORY_MINUTES_MAX)))]
     minutes: u32,
-    /// Show it anew every two seconds, until it is interrupted
+    /// Repeat every two seconds until interrupted
     #[arg(long)]
     watch: bool,
 }

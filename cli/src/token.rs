@@ -9,23 +9,23 @@ use serde_json::json;
 use crate::output::Format;
 use crate::{Setup, store, time};
 
-/// Make, list and remove tokens, by which people and programs are known over HTTP
+/// Create, list and remove tokens, which identify people and programs over HTTP
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenVerb {
-    /// Make a token, and print it: it is shown this once, the store keeps only its SHA-256
+    /// Create a token and print it once; the store keeps only its SHA-256
     Create {
-        /// Its name, for people
+        /// The name of the token, for people
         name: String,
-        /// What whoever has it may do: viewer (look), pusher (push and work), operator (look after jobs), admin (also tokens)
+        /// The role: viewer (read), pusher (push and work), operator (manage jobs), admin (also manage tokens)
         #[arg(long, value_name = "ROLE", default_value_t = Role::Viewer)]
         role: Role,
-        /// How long it lasts, such as 90d [default: for ever]
+        /// The lifetime of the token, such as 90d [default: unlimited]
         #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
         expires: Option<Duration>,
     },
     /// List tokens
     Ls,
-    /// Remove a token: servers refuse it within two seconds
+    /// Remove a token; servers reject it within two seconds
     Rm { name: String },
 }
 

@@ -20,17 +20,17 @@ const BAR_TEMPLATE: &str = "{msg:20!} [{bar:30}] {human_pos}/{human_len} jobs, {
 
 /// Move all jobs from one store to another
 ///
-/// Queue by queue; nothing is claimed from a queue while it moves, and running jobs are waited for.
-/// If it is interrupted, run the same command again: nothing is lost or doubled.
+/// Moves one queue after the other. No job of a queue is claimed while it moves, and running jobs end first.
+/// If the command is interrupted, run it again: no job is lost or duplicated.
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
-    /// The store that the jobs are in, as for --store
+    /// The source store, as for --store
     #[arg(long, value_name = "URL", env = "DULY_FROM", hide_env_values = true)]
     from: String,
-    /// The store that they go to; a file is made if it is not there
+    /// The target store; a file is created if it does not exist
     #[arg(long, value_name = "URL", env = "DULY_TO", hide_env_values = true)]
     to: String,
-    /// Only this queue; several: give it several times
+    /// Only this queue; may be repeated
     #[arg(long, value_name = "NAME")]
     queue: Vec<String>,
 }

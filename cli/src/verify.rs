@@ -11,17 +11,17 @@ use crate::exit::{self, CliError};
 use crate::output::pluralize;
 use crate::{Setup, input, store, time};
 
-/// Check that everything in the store is as it must be; exit code 1 if it is not
+/// Check the invariants of the store; exit code 1 if it finds violations
 ///
-/// Every job is in exactly one state, every index has what it should have, what is held is held by a node that is known,
-/// unique keys name their jobs, counts are right. Workers may go on meanwhile.
+/// Checks that every job is in exactly one state and held by a known node, and that indexes, unique keys and counts match.
+/// Workers may run meanwhile.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Put right what is found, after a backup was written: no job is lost, one may run again
+    /// Repair the violations after writing a backup: no job is lost, but a job may run again
     #[arg(long)]
     repair: bool,
 
-    /// Where that backup goes [default: duly-before-repair-TIME.db here]
+    /// The file of that backup [default: ./duly-before-repair-TIME.db]
     #[arg(long, value_name = "FILE", requires = "repair")]
     backup: Option<PathBuf>,
 }

@@ -17,15 +17,15 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The most jobs to follow at once.
 const WATCHED_JOBS_MAX: usize = 200;
 
-/// Follow jobs, a line for each change: those named, or those that are unfinished now and fit; ends when all have ended
+/// Follow jobs by id, or the currently unfinished ones; prints a line for each change until all have ended
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
-    /// Ids, as push printed them
+    /// The ids of the jobs, as printed by push
     ids: Vec<JobId>,
-    /// Without ids: only of this queue
+    /// Without ids: only this queue
     #[arg(long, value_name = "NAME", conflicts_with = "ids")]
     queue: Option<String>,
-    /// Without ids: only of this kind
+    /// Without ids: only this kind
     #[arg(long, conflicts_with = "ids")]
     kind: Option<String>,
 }

@@ -20,29 +20,29 @@ use crate::output::pluralize;
 use crate::printer::Printer;
 use crate::{store, systemd};
 
-/// Run jobs, and show what runs as it happens
+/// Run jobs, and print each event
 ///
 /// Jobs of the kind `command` (from `duly push -- ...`) are run directly, without a shell, in the directory they were
-/// pushed from: whoever may write to the store may run commands as this user.
+/// pushed from: anyone with write access to the store can run commands as this user.
 /// With --exec a program runs all other kinds: it gets the args as JSON on stdin, and
 /// DULY_ID, DULY_KIND, DULY_QUEUE, DULY_ATTEMPT and DULY_FENCE in its environment (as commands do).
 /// Its exit code decides: 0 done, 100 dead, any other retry later.
-/// What it writes is shown on stderr; the end of its stderr is kept as the error of a failed attempt.
+/// Its output is shown on stderr; the end of its stderr is kept as the error of a failed attempt.
 ///
-/// SIGTERM or Ctrl-C: claims no more, waits for what runs for the grace time (children get SIGTERM in its last fifth,
-/// at most 5 s before its end), then releases the rest. A second one: at once.
+/// On SIGTERM or Ctrl-C the worker claims no more and waits for running jobs for the grace time. Children get SIGTERM in
+/// its last fifth, at most 5 s before its end. Then the worker releases the rest. A second signal ends the grace time.
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
-    /// A queue to work, with a weight if it is to share with others rather than come before those named later;
+    /// A queue to work, first named first; with weights, queues share the worker instead;
     /// may be given several times [default: default]
     #[arg(long = "queue", value_name = "NAME[=WEIGHT]")]
     queues: Vec<String>,
 
-    /// How many jobs to run at once [default: 10]
+    /// The number of concurrent jobs [default: 10]
     #[arg(long, value_name = "N")]
     concurrency: Option<usize>,
 
-    /// A program that runs every kind but `command`; its arguments follow after `--`
+    /// A program that runs every kind except `command`; its arguments follow after `--`
     #[arg(long, value_name = "PROGRAM")]
     exec: Option<String>,
 
@@ -50,16 +50,16 @@ pub(crate) struct WorkArgs {
     #[arg(last = true, requires = "exec", value_name = "ARGS")]
     exec_args: Vec<String>,
 
-    /// End once there is nothing left that this worker can run: jobs that are due later stay, and so do those that run
-    /// elsewhere or wait in a queue that is paused or moving; it says how many
+    /// Exit when there is no job left that this worker can run. Jobs stay if they are due later, run on another node,
+    /// or wait in a queue that is paused or moving; prints how many of the last two
     #[arg(long)]
     until_empty: bool,
 
-    /// How long running jobs may go on once the worker stops [default: 25s]
+    /// How long running jobs may continue after the worker is stopped [default: 25s]
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     grace: Option<Duration>,
 
-    /// How often a job may take its worker down before it is dead [default: 3]
+    /// How often a job may crash its worker before it is dead [default: 3]
     #[arg(long, value_name = "N")]
     max_crashes: Option<u32>,
 }

@@ -8,17 +8,17 @@ use duly::cron::{CronRule, Missed, Overlap};
 
 use crate::{Setup, push, store};
 
-/// Keep a rule: a pattern, and what to push at each of its times
+/// Store a rule: a pattern, and the job to push at each of its times
 ///
-/// A pattern has five fields (minute hour day month weekday), or six with seconds in front.
-/// The same rule again changes nothing; another under the same name replaces it, and loses no time that has come.
-/// Workers of the rule's queue fire it: at least one must run.
+/// A pattern has five fields (minute hour day month weekday), or six with the seconds first.
+/// Adding the same rule again changes nothing; a different rule with the same name replaces it and keeps due ticks.
+/// Workers of the rule's queue fire it, so at least one must run.
 #[derive(Debug, Args)]
 pub(crate) struct CronAddArgs {
     /// The rule's name
     name: String,
 
-    /// When, such as '0 3 * * *'
+    /// The pattern, such as '0 3 * * *'
     pattern: String,
 
     /// The time zone of the pattern, such as Europe/Berlin
@@ -29,23 +29,23 @@ pub(crate) struct CronAddArgs {
     #[arg(long, required_unless_present = "command", conflicts_with = "command")]
     kind: Option<String>,
 
-    /// What the handler gets, as JSON
+    /// The args for the handler, as JSON
     #[arg(long, value_name = "JSON", requires = "kind", allow_negative_numbers = true)]
     args: Option<String>,
 
-    /// A command with its arguments, to be run in this directory
+    /// A command with its arguments; runs in the current directory
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Times at which no worker was there: skip, once (one run for all), all:N (a run for each of the last N)
+    /// The policy for ticks without a worker: skip, once (one run for all), all:N (a run for each of the last N)
     #[arg(long, value_name = "POLICY", default_value_t = Missed::default())]
     missed: Missed,
 
-    /// While an earlier job of the rule has not ended: allow, skip, queue, replace
+    /// The policy while an earlier job of the rule is unfinished: allow, skip, queue, replace
     #[arg(long, value_name = "POLICY", default_value_t = Overlap::default())]
     overlap: Overlap,
 
-    /// Each job is due so much later than its time at most: 30s, 5m
+    /// The longest random delay of each job after its tick: 30s, 5m
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     jitter: Option<Duration>,
 

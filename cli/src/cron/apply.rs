@@ -16,20 +16,20 @@ use crate::{Setup, input, push, store};
 /// The maximum size of a rules file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Make the rules of the store those of a file: add, change, remove
+/// Make the rules of the store equal to those of a file: add, change, remove
 ///
-/// Says what it does: + a new rule, ~ a changed one, - one that goes. Asks before it removes any.
+/// Prints each change: + a new rule, ~ a changed one, - a removed one. Asks before it removes any.
 #[derive(Debug, Args)]
 pub(crate) struct CronApplyArgs {
     /// The file with the rules, in TOML; `-` reads stdin
     #[arg(short, long, value_name = "FILE")]
     file: String,
 
-    /// Only say what would be done
+    /// Only print the changes
     #[arg(long)]
     dry_run: bool,
 
-    /// Leave rules alone that are not in the file
+    /// Keep rules that are not in the file
     #[arg(long)]
     no_remove: bool,
 }

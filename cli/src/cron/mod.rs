@@ -18,13 +18,13 @@ pub(crate) enum CronVerb {
     Apply(apply::CronApplyArgs),
     /// List rules with their next times
     Ls,
-    /// Show everything that is known of a rule
+    /// Show a rule with all its settings
     Get {
         /// The rule's name
         name: String,
     },
     Next(show::CronNextArgs),
-    /// Let a rule fire no more until it is resumed; what it misses meanwhile is not made up for
+    /// Stop a rule from firing until it is resumed; ticks in between are skipped
     Pause {
         /// The rule's name
         name: String,
@@ -34,12 +34,12 @@ pub(crate) enum CronVerb {
         /// The rule's name
         name: String,
     },
-    /// Push a rule's job now; its times stay as they are
+    /// Push the job of a rule now; its next times do not change
     Trigger {
         /// The rule's name
         name: String,
     },
-    /// Delete rules; jobs that they have pushed stay
+    /// Delete rules; their jobs stay
     Rm {
         /// Names of rules
         #[arg(required = true)]

@@ -19,7 +19,7 @@ const NEXT_TICKS_MAX: u64 = 10_000;
 /// The longest args in a table.
 const ARGS_CHARS_MAX: usize = 40;
 
-/// Say when a rule fires next, and what changing clocks do to it
+/// Print the next times of a rule, with notes about clock changes
 ///
 /// With --pattern it needs no store: `duly cron next --pattern '30 2 * * *' --tz Europe/Berlin`.
 #[derive(Debug, Args)]
@@ -36,11 +36,11 @@ pub(crate) struct CronNextArgs {
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     tz: String,
 
-    /// How many times
+    /// The number of times
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=NEXT_TICKS_MAX))]
     count: u64,
 
-    /// From this moment on instead of now, local time: '2026-03-28 09:00', or RFC 3339
+    /// The start time instead of now, in local time: '2026-03-28 09:00', or RFC 3339
     #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
     from: Option<SystemTime>,
 }

@@ -32,13 +32,13 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often the demo checks its plan without events.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// See it work: real worker processes, jobs now and later, a kill -9 in mid-job, and a summary
+/// Run a demo: real worker processes, jobs now and later, a kill -9 during a job, and a summary
 ///
-/// Uses a fresh file that is removed at the end; with --store FILE that file instead, which must not exist yet and stays.
-/// The exit code is 0 only if no job was lost and none was early.
+/// Uses a new file and removes it at the end. With --store FILE it uses that file, which must not exist yet and stays.
+/// The exit code is 0 only if no job was lost or early.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// About how long it takes
+    /// The approximate duration
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(10..=3600))]
     seconds: u64,
 }

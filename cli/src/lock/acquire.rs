@@ -34,11 +34,11 @@ pub(super) struct AcquireArgs {
     #[arg(required_unless_present = "named")]
     name: Option<String>,
 
-    /// The lock, if it is called like one of the verbs below
+    /// The lock, if it has the name of a verb below
     #[arg(long = "name", id = "named", value_name = "NAME", conflicts_with = "name")]
     named: Option<String>,
 
-    /// How long the lock outlives us if we are cut off from the store; extended while the command runs [default: 30s]
+    /// How long the lock stays held if the store is unreachable; extended while the command runs [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     ttl: Option<Duration>,
 
@@ -46,11 +46,11 @@ pub(super) struct AcquireArgs {
     #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
     wait: Option<Duration>,
 
-    /// Try once, and end with exit code 4 if another owner holds the lock
+    /// Try once, and exit with 4 if another owner holds the lock
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
 
-    /// At most N owners may hold it at a time: all of them should pass the same number [default: 1]
+    /// The number of concurrent holders; all owners should pass the same number [default: 1]
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
 
@@ -62,7 +62,7 @@ pub(super) struct AcquireArgs {
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 
-    /// The command, and its arguments
+    /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }

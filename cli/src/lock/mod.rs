@@ -25,17 +25,17 @@ duly lock [OPTIONS] NAME -- COMMAND...
 
 /// Run a command while a lock is held, like flock(1) but across machines
 ///
-/// `duly lock NAME -- COMMAND ARGS...` waits for its turn, runs the command, releases the lock when it has ended, and
-/// ends with its exit code (128 + n if signal n has killed it, 127 if there is no such command, 126 if it cannot be run).
+/// `duly lock NAME -- COMMAND ARGS...` waits for the lock, runs the command, releases the lock when the command ends, and
+/// exits with its exit code (128 + n if signal n killed it, 127 if there is no such command, 126 if it cannot be run).
 /// The command finds DULY_LOCK, DULY_FENCE and DULY_SLOT in its environment: pass the fence to the resource that the
-/// lock protects, which must refuse a smaller one than it has seen.
-/// Signals are passed on to it. The lock does not cover processes that it leaves running in the background.
+/// lock protects, which must refuse a fence smaller than one it has seen.
+/// Signals are forwarded to the command. The lock does not cover background processes that the command leaves.
 ///
-/// If the lock is lost while the command runs (it was broken, or the store was out of reach for too long), the command
-/// gets SIGTERM, and SIGKILL 5 s later: exit code 6. If duly itself is killed, so is the command.
+/// If the lock is lost while the command runs (it was broken, or the store was unreachable for too long), the command
+/// gets SIGTERM, and SIGKILL 5 s later: exit code 6. If duly itself is killed, the command is killed too.
 ///
-/// `duly lock ls`, `duly lock get NAME` and `duly lock break NAME` look at locks that are held;
-/// a lock that is called like one of them is taken with `--name`.
+/// `duly lock ls`, `duly lock get NAME` and `duly lock break NAME` show and break held locks;
+/// acquire a lock with the name of one of these verbs with `--name`.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, disable_help_subcommand = true, override_usage = LOCK_USAGE)]
 pub(crate) struct LockArgs {

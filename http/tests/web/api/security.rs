@@ -192,7 +192,7 @@ async fn refusals_do_not_displace_audit_entries() {
     let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
     let entries = entries["entries"].as_array().expect("entries");
     let action = |entry: &serde_json::Value| entry["action"].as_str().unwrap_or_default().to_owned();
-    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
+    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(action);
     let refused: Vec<String> = refused.collect();
     assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
     // One more may have been allowed while the requests ran.
