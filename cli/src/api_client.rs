@@ -53,7 +53,7 @@ impl ApiClient {
         let response = self.get(path)?;
         match response[name].is_array() {
             true => Ok(response),
-            false => Err(self.unexpected_response_error(&format!("its answer has no {name}"))),
+            false => Err(self.unexpected_response_error(&format!("its response has no {name}"))),
         }
     }
 
@@ -91,11 +91,11 @@ impl ApiClient {
         if !kind.eq_ignore_ascii_case("application/json") {
             let kind = if kind.is_empty() { "something that has no type" } else { kind };
             return Err(
-                self.unexpected_response_error(&format!("it answers {} with {kind}, not with JSON", status.as_u16()))
+                self.unexpected_response_error(&format!("it responds {} with {kind}, not with JSON", status.as_u16()))
             );
         }
         serde_json::from_str(text)
-            .map_err(|error| self.unexpected_response_error(&format!("its answer is not JSON: {error}")))
+            .map_err(|error| self.unexpected_response_error(&format!("its response is not JSON: {error}")))
     }
 
     /// Builds the error for a missing or incomplete response.
@@ -103,7 +103,7 @@ impl ApiClient {
         let reason = match error {
             ureq::Error::BodyExceedsLimit(_) => {
                 let reason =
-                    format!("the answer is longer than {RESPONSE_BYTES_MAX} bytes; ask for fewer with --limit");
+                    format!("the response is longer than {RESPONSE_BYTES_MAX} bytes; ask for fewer with --limit");
                 return CliError::new(exit::FAILURE, reason);
             }
             ureq::Error::Io(error) => error.to_string(),
@@ -129,9 +129,9 @@ impl ApiClient {
 
     /// Builds the error for a response that does not come from a duly server.
     pub(crate) fn unexpected_response_error(&self, reason: &str) -> anyhow::Error {
-        let advice = "check the address, and what stands before it: a proxy that asks for a login, a captive portal, another program on that port";
+        let advice = "check the address and anything in front of it: a proxy that requires a login, a captive portal, another program on that port";
         let url = self.display_url();
-        CliError::new(exit::STORE_FAILED, format!("what answers at {url} is no duly server: {reason}; {advice}"))
+        CliError::new(exit::STORE_FAILED, format!("the program at {url} is not a duly server: {reason}; {advice}"))
     }
 }
 

@@ -75,7 +75,7 @@ fn looks_like_id(word: &str) -> bool {
 
 fn parse_job_id(word: &str) -> anyhow::Result<JobId> {
     let invalid = |_| {
-        let reason = "is no id of a job; ids have 36 characters, and stand without a filter beside them";
+        let reason = "is not the id of a job; ids have 36 characters and cannot be combined with a filter";
         CliError::new(exit::USAGE, format!("`{}` {reason}", crate::escape::escape_text(word)))
     };
     word.parse().map_err(invalid)

@@ -16,7 +16,7 @@ use crate::output::{Format, Output};
 use crate::{input, nodes, store};
 
 /// The most likely reason for missing replies.
-const OTHER_KEY_HINT: &str = "nodes with another DULY_CLUSTER_KEY do not answer";
+const OTHER_KEY_HINT: &str = "nodes with another DULY_CLUSTER_KEY do not reply";
 
 /// Call a method on other nodes, and print the replies
 ///
@@ -107,12 +107,12 @@ pub(crate) fn with_hint(error: Error, method: &str) -> anyhow::Error {
     let reason = match &error {
         Error::NotFound { what: "node", name, .. } => format!("node {name} is not there, or does not listen"),
         Error::NotFound { what: "connection", name, .. } => format!("no node holds the connection {name}"),
-        Error::NotFound { what: "method", .. } => format!("{method} is not answered there"),
-        Error::NotFound { .. } => format!("no node answers {method}"),
+        Error::NotFound { what: "method", .. } => format!("the node does not have the method {method}"),
+        Error::NotFound { .. } => format!("no node has the method {method}"),
         Error::Timeout { .. } => return CliError::new(exit::TIMED_OUT, format!("{error}; {OTHER_KEY_HINT}")),
         _ => return error.into(),
     };
-    CliError::new(exit::NOT_FOUND, format!("{reason}; `duly nodes ls` shows who is there and what they answer"))
+    CliError::new(exit::NOT_FOUND, format!("{reason}; `duly nodes ls` lists the nodes and their methods"))
 }
 
 /// The replies to a call to all nodes, counted.
@@ -206,12 +206,12 @@ impl ReplyCounts {
             return Err(with_hint(Error::not_found("node with the method", method), method));
         }
         if without_method > 0 {
-            out.print_message(&format!("{without_method} more nodes do not answer {method}"));
+            out.print_message(&format!("{without_method} more nodes do not have the method {method}"));
         }
         match (failed, timed_out) {
             (0, 0) => Ok(()),
             (0, _) => {
-                let reason = format!("{timed_out} of {all} nodes have not answered in time; {OTHER_KEY_HINT}");
+                let reason = format!("{timed_out} of {all} nodes did not reply in time; {OTHER_KEY_HINT}");
                 Err(CliError::new(exit::TIMED_OUT, reason))
             }
             (failed, _) => Err(CliError::new(exit::FAILURE, format!("{method} has failed on {failed} of {all} nodes"))),

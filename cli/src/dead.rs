@@ -69,7 +69,7 @@ async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<V
             Err(CliError::new(exit::USAGE, "these are ids of jobs: use duly jobs retry, or duly jobs rm"))
         }
         JobSelection::Filter(filter) if filter.state.is_some_and(|state| state != State::Dead) => {
-            Err(CliError::new(exit::USAGE, "this is about dead jobs: leave out the state, or use duly jobs"))
+            Err(CliError::new(exit::USAGE, "duly dead works on dead jobs only; leave out the state, or use duly jobs"))
         }
         JobSelection::Filter(filter) => Ok(vec![dead_only(*filter)]),
     }

@@ -283,7 +283,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
 fn select_jobs(selector: &JobSelector) -> anyhow::Result<JobSelection> {
     match selector.parse()? {
         JobSelection::Ids(_) if selector.is_dry_run() => {
-            Err(CliError::new(exit::USAGE, "--dry-run counts what a filter means; these are ids"))
+            Err(CliError::new(exit::USAGE, "--dry-run counts the matches of a filter, but ids were given"))
         }
         selection => Ok(selection),
     }

@@ -249,7 +249,7 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
 
     /// Returns how to continue after a failure.
     fn resume_hint(&self) -> String {
-        format!("repeat the whole with --id {}: what is there is not pushed again", self.base_id)
+        format!("repeat the same input with --id {}: existing jobs are not pushed again", self.base_id)
     }
 
     fn batch_error(&self, error: duly::Error, batch: &[NumberedLine]) -> anyhow::Error {

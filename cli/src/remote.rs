@@ -217,7 +217,7 @@ impl RemotePushArgs {
         })?;
         // A response without an id does not prove that the job was pushed.
         let Some(id) = pushed["id"].as_str().and_then(|id| id.parse::<JobId>().ok()) else {
-            return Err(server.unexpected_response_error(&format!("its answer to the push of {id} names no job")));
+            return Err(server.unexpected_response_error(&format!("its response to the push of {id} names no job")));
         };
         if out.is_json() { out.print_json(&pushed) } else { out.print_line(&id.to_string()) }
     }
@@ -304,7 +304,7 @@ fn wait_for_job(server: &ApiClient, out: Output, id: JobId) -> anyhow::Result<()
             }
             Some(_) => {}
             // The server may not have waited at all: another request could loop without a pause.
-            None => return Err(server.unexpected_response_error(&format!("its answer names no state of job {id}"))),
+            None => return Err(server.unexpected_response_error(&format!("its response names no state of job {id}"))),
         }
     }
 }

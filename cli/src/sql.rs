@@ -43,7 +43,7 @@ fn read_query_from_stdin() -> anyhow::Result<String> {
     if query.len() as u64 > QUERY_BYTES_MAX {
         return Err(CliError::new(exit::USAGE, format!("query: more than {QUERY_BYTES_MAX} bytes")));
     }
-    String::from_utf8(query).map_err(|_| CliError::new(exit::USAGE, "query: what came on stdin is not UTF-8 text"))
+    String::from_utf8(query).map_err(|_| CliError::new(exit::USAGE, "query: stdin is not UTF-8 text"))
 }
 
 /// Reads and runs queries until the input ends. Prints errors and continues.

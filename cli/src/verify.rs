@@ -34,14 +34,14 @@ pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
         return Ok(());
     }
     if report.damaged {
-        let reason = "the file itself is damaged, and no repair helps: stop all workers and restore a backup";
+        let reason = "the file itself is damaged and cannot be repaired; stop all workers and restore a backup";
         return Err(CliError::new(exit::FAILURE, reason));
     }
     let violations = pluralize(report.violations.len() as u64, "violation", "violations");
     if !verb.repair {
         return Err(CliError::new(
             exit::FAILURE,
-            format!("{violations}; --repair writes a backup and puts right what it can"),
+            format!("{violations}; --repair writes a backup and repairs what it can"),
         ));
     }
     if !setup.yes && !input::confirm(&format!("Repair {violations}?"))? {
@@ -55,7 +55,7 @@ pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
     if remaining > 0 {
         print_report(setup, &repaired.after)?;
         let remaining = pluralize(remaining as u64, "violation is", "violations are");
-        return Err(CliError::new(exit::FAILURE, format!("{remaining} left: see what they say, or restore a backup")));
+        return Err(CliError::new(exit::FAILURE, format!("{remaining} left; see their descriptions, or restore a backup")));
     }
     setup.out.print_message(&format!(
         "{} put right",

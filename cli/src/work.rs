@@ -117,7 +117,7 @@ pub(crate) async fn run_until(
         0 => Ok(()),
         outcomes => {
             let outcomes = pluralize(outcomes, "outcome", "outcomes");
-            let reason = "the store did not answer in time; what is not recorded there runs again";
+            let reason = "the store did not respond in time; jobs without a recorded outcome run again";
             Err(CliError::new(exit::STORE_FAILED, format!("{outcomes} could not be recorded: {reason}")))
         }
     }

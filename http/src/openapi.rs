@@ -11,7 +11,7 @@ use super::problem::{Fault, ProblemBody};
 #[openapi(
     info(
         title = "duly",
-        description = "Durable jobs that run on time, locks with fences, calls between processes.\n\nMoments are RFC 3339 in UTC, and milliseconds since 1970 in fields that end in `_ms`; durations are milliseconds. Unknown fields are refused. Errors are `application/problem+json` with a stable `code`.",
+        description = "Durable jobs that run on time, locks with fences, calls between processes.\n\nTimes are RFC 3339 in UTC, and milliseconds since 1970 in fields that end in `_ms`; durations are milliseconds. Unknown fields are rejected. Errors are `application/problem+json` with a stable `code`.",
         license(name = "MIT OR Apache-2.0"),
     ),
     components(schemas(ProblemBody<'static>, Fault)),

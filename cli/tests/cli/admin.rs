@@ -33,8 +33,8 @@ fn bulk_change_counts_and_asks_for_confirmation() {
         sandbox.run(&["dead", "rm", empty, "--yes"]).failed(2, "say --all");
     }
     let id = sandbox.push(&["other", "{}"]);
-    sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is no id of a job");
-    sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is no id of a job");
+    sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is not the id of a job");
+    sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is not the id of a job");
     sandbox.run(&["jobs", "rm", &id]).ok();
     sandbox.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
     let out = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;

@@ -117,20 +117,20 @@ fn call_errors_have_exit_codes() {
     let sandbox = Sandbox::new();
     sandbox.run(&["call", "duly.ping"]).failed(5, "push a job first");
     sandbox.push(&["mail"]);
-    sandbox.run(&["call", "duly.ping"]).failed(3, "no node answers duly.ping");
-    sandbox.run(&["call", "echo", "--all"]).failed(3, "no node answers echo");
+    sandbox.run(&["call", "duly.ping"]).failed(3, "no node has the method duly.ping");
+    sandbox.run(&["call", "echo", "--all"]).failed(3, "no node has the method echo");
     let service = Service::start(&sandbox);
     let _worker = worker(&sandbox, None);
     sandbox.run(&["call", "fail"]).failed(1, "no disk\\u{1b}");
-    sandbox.run(&["call", "missing"]).failed(3, "no node answers missing");
-    sandbox.run(&["call", "missing", "--node", &service.id()]).failed(3, "not answered there");
-    sandbox.run(&["call", "duly.missing"]).failed(3, "not answered there");
+    sandbox.run(&["call", "missing"]).failed(3, "no node has the method missing");
+    sandbox.run(&["call", "missing", "--node", &service.id()]).failed(3, "does not have the method");
+    sandbox.run(&["call", "duly.missing"]).failed(3, "does not have the method");
     sandbox.run(&["call", "echo", "--connection", "browser-7"]).failed(3, "no node holds the connection browser-7");
     sandbox.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "it may have run");
     // The worker lacks the method, which is not a failure.
     let all = sandbox.run(&["call", "echo", "7", "--all", "--json"]).ok();
     assert_eq!(all.json(), json!([{"node": service.id(), "value": 7}]));
-    assert!(all.err.contains("1 more nodes do not answer echo"), "{all:?}");
+    assert!(all.err.contains("1 more nodes do not have the method echo"), "{all:?}");
     let failed = sandbox.run(&["call", "fail", "--all", "--json"]).failed(1, "fail has failed on 1 of 1").json();
     assert_eq!(failed[0]["error"]["code"], "remote");
     let timed_out =

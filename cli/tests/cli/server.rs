@@ -117,14 +117,14 @@ fn reply_of_another_server_is_a_failure() {
     {
         let portal = Portal::start(head, page);
         for verb in VERBS {
-            let ran = portal.run(&sandbox, verb).failed(5, "is no duly server");
+            let ran = portal.run(&sandbox, verb).failed(5, "is not a duly server");
             assert!(ran.out.is_empty() && ran.err.contains("a proxy that asks for a login"), "{head} {ran:?}");
         }
     }
     let truncated = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
     truncated.run(&sandbox, &["jobs", "ls"]).failed(5, "is not JSON");
     let empty = Portal::start("200 OK\r\nContent-Type: application/json", "");
-    empty.run(&sandbox, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
+    empty.run(&sandbox, &["jobs", "rm", SOME_ID]).failed(5, "is not a duly server");
 }
 
 #[test]

@@ -191,7 +191,7 @@ async fn run(app: Arc<App>, id: String, bulk: BulkOperation<'static>) {
 }
 
 /// Get the progress of a bulk action
-#[utoipa::path(get, path = "/operations/{id}", tag = "jobs", params(("id" = String, Path, description = "what starting it has told")),
+#[utoipa::path(get, path = "/operations/{id}", tag = "jobs", params(("id" = String, Path, description = "the id of the operation")),
     responses((status = 200, body = Operation), Problems))]
 async fn get(State(app): AppState, _: Identity, PathParam(Name(id)): PathParam<Name>) -> Result<axum::Json<Operation>> {
     let found = app.operations.all().iter().find(|operation| operation.id == id).cloned();

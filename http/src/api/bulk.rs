@@ -40,7 +40,7 @@ struct BulkPushResponse {
 /// queue.
 #[utoipa::path(post, path = "/jobs/bulk", tag = "jobs",
     request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
-    params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the jobs once")),
     responses((status = 200, body = BulkPushResponse), Problems))]
 async fn push_all(
     State(app): AppState,

@@ -68,7 +68,7 @@ struct CallReplies {
 
 /// Call a method
 #[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
-    params(("method" = String, Path, description = "what to run")), responses((status = 200, body = CallReplies), Problems))]
+    params(("method" = String, Path, description = "the method")), responses((status = 200, body = CallReplies), Problems))]
 async fn call(
     State(app): AppState,
     identity: Identity,

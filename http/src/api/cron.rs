@@ -154,8 +154,8 @@ async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rul
 }
 
 /// Get a rule
-#[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
-    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its state, for If-Match"))), Problems))]
+#[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "the version of the rule, for If-Match"))), Problems))]
 async fn get(
     State(app): AppState,
     identity: Identity,
@@ -170,9 +170,9 @@ async fn get(
 /// Saving the same rule again is a no-op; a different rule with the same name replaces it. With `If-Match`, a rule
 /// that has changed since gives a 412 with the code `changed`.
 #[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
-    params(("name" = String, Path, description = "its name"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")),
-    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its new state, for If-Match"))), Problems, PreconditionFailed))]
+    params(("name" = String, Path, description = "the name of the rule"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule to change")),
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "the new version of the rule, for If-Match"))), Problems, PreconditionFailed))]
 async fn put(
     State(app): AppState,
     Operator(identity): Operator,
@@ -215,15 +215,15 @@ impl RuleBody {
 }
 
 /// Delete a rule; its jobs stay
-#[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
-    responses((status = 204, description = "it is gone"), Problems))]
+#[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
+    responses((status = 204, description = "the rule is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.remove_cron(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Pause a rule
-#[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "its name")),
+#[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
     responses((status = 200, body = RuleView), Problems))]
 async fn pause(
     State(app): AppState,
@@ -236,7 +236,7 @@ async fn pause(
 }
 
 /// Resume a paused rule
-#[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "its name")),
+#[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
     responses((status = 200, body = RuleView), Problems))]
 async fn resume(
     State(app): AppState,
@@ -252,8 +252,8 @@ async fn resume(
 ///
 /// Safe to repeat with the same `Idempotency-Key`.
 #[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
-    params(("name" = String, Path, description = "its name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
+    params(("name" = String, Path, description = "the name of the rule"),
+        ("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once")),
     responses((status = 200, body = PushedView), Problems))]
 async fn trigger(
     State(app): AppState,

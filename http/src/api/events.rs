@@ -234,7 +234,7 @@ struct EventParams {
 /// client also receives all queues again. The stream ends after an hour: reconnect. One client may use at most an
 /// eighth of the server's connections for streams.
 #[utoipa::path(get, path = "/events", tag = "events",
-    params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "go on after this one")),
+    params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "continue after this event")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
 async fn events(
     State(app): AppState,

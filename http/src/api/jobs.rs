@@ -158,7 +158,7 @@ async fn why(State(app): AppState, _: Identity, PathParam(id): PathParam<JobId>)
 
 /// Delete a job that is not running
 #[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 204, description = "it is gone"), Problems))]
+    responses((status = 204, description = "the job is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>) -> Result<StatusCode> {
     app.duly.remove(id).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -166,7 +166,7 @@ async fn remove(State(app): AppState, _: Operator, PathParam(id): PathParam<JobI
 
 /// Run a job now; a dead job starts over
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 204, description = "it is due now"), Problems))]
+    responses((status = 204, description = "the job is due now"), Problems))]
 async fn retry(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
     app.duly.reschedule(id, duly::job::Due::Now).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -187,7 +187,7 @@ struct RescheduleBody {
 /// Reschedule a job that is not running
 #[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", request_body = RescheduleBody,
     params(("id" = String, Path, description = "the job's id")),
-    responses((status = 204, description = "it is due then"), Problems))]
+    responses((status = 204, description = "the job is due at that time"), Problems))]
 async fn reschedule(
     State(app): AppState,
     _: Operator,
@@ -201,7 +201,7 @@ async fn reschedule(
 
 /// Cancel a running job: it ends dead with the error `cancelled`
 #[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 202, description = "its handler has been told"), Problems))]
+    responses((status = 202, description = "the handler has been notified"), Problems))]
 async fn cancel(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
     app.duly.cancel(id).await?;
     Ok(StatusCode::ACCEPTED)

@@ -75,7 +75,7 @@ async fn list(
 }
 
 /// List the holders of a lock
-#[utoipa::path(get, path = "/locks/{name}", tag = "locks", params(("name" = String, Path, description = "the lock")),
+#[utoipa::path(get, path = "/locks/{name}", tag = "locks", params(("name" = String, Path, description = "the name of the lock")),
     responses((status = 200, body = LockList), Problems))]
 async fn get(
     State(app): AppState,
@@ -117,7 +117,7 @@ struct HoldView {
 ///
 /// The hold expires after its time: extend it with PATCH well before that, and release it with DELETE.
 #[utoipa::path(put, path = "/locks/{name}", tag = "locks", request_body = Option<AcquireBody>,
-    params(("name" = String, Path, description = "the lock")),
+    params(("name" = String, Path, description = "the name of the lock")),
     responses((status = 200, body = HoldView), Problems))]
 async fn acquire(
     State(app): AppState,
@@ -168,7 +168,7 @@ fn not_held(name: &str) -> Problem {
 
 /// Extend a hold
 #[utoipa::path(patch, path = "/locks/{name}", tag = "locks", request_body = ExtendBody,
-    params(("name" = String, Path, description = "the lock")), responses((status = 204, description = "it lasts"), Problems))]
+    params(("name" = String, Path, description = "the name of the lock")), responses((status = 204, description = "the hold is extended"), Problems))]
 async fn extend(
     State(app): AppState,
     _: Pusher,
@@ -192,8 +192,8 @@ struct ReleaseParams {
 
 /// Release a lock
 #[utoipa::path(delete, path = "/locks/{name}", tag = "locks",
-    params(("name" = String, Path, description = "the lock"), ReleaseParams),
-    responses((status = 204, description = "it is free"), Problems))]
+    params(("name" = String, Path, description = "the name of the lock"), ReleaseParams),
+    responses((status = 204, description = "the lock is released"), Problems))]
 async fn release(
     State(app): AppState,
     _: Pusher,
@@ -213,7 +213,7 @@ struct BreakResponse {
 }
 
 /// Break a lock: end all its holds
-#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", params(("name" = String, Path, description = "the lock")),
+#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", params(("name" = String, Path, description = "the name of the lock")),
     responses((status = 200, body = BreakResponse), Problems))]
 async fn break_lock(
     State(app): AppState,

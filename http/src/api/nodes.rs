@@ -92,7 +92,7 @@ impl Default for QuietBody {
 /// Make a node quiet: it claims no more jobs, and running jobs continue
 #[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", request_body = Option<QuietBody>,
     params(("id" = String, Path, description = "the node's id")),
-    responses((status = 204, description = "it was told"), Problems))]
+    responses((status = 204, description = "the node has been notified"), Problems))]
 async fn quiet(
     State(app): AppState,
     _: Operator,
@@ -104,7 +104,7 @@ async fn quiet(
 
 /// Stop a node, as a signal would
 #[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
-    responses((status = 204, description = "it was told"), Problems))]
+    responses((status = 204, description = "the node has been notified"), Problems))]
 async fn stop(State(app): AppState, _: Operator, PathParam(id): PathParam<NodeId>, _: NoBody) -> Result<StatusCode> {
     send_command(&app, id, "duly.stop", &serde_json::Value::Null).await
 }

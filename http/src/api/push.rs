@@ -167,9 +167,9 @@ fn parse_time(text: &str) -> Result<SystemTime> {
 ///
 /// The response confirms that the job is stored. Safe to repeat with the same `Idempotency-Key` or `id`.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = PushBody,
-    params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same job once")),
-    responses((status = 201, body = PushedView, description = "it is in the store now"),
-              (status = 200, body = PushedView, description = "it was there already: nothing was changed"), Problems))]
+    params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once")),
+    responses((status = 201, body = PushedView, description = "the job is stored"),
+              (status = 200, body = PushedView, description = "the job existed already; nothing was changed"), Problems))]
 async fn push(
     State(app): AppState,
     _: Pusher,

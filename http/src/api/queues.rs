@@ -63,8 +63,8 @@ async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<QueueList>
 }
 
 /// Get a queue
-#[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "its name")),
-    responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the state of its settings, for If-Match"))), Problems))]
+#[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "the name of the queue")),
+    responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the version of its settings, for If-Match"))), Problems))]
 async fn get(
     State(app): AppState,
     _: Identity,
@@ -77,7 +77,7 @@ async fn get(
 
 /// Pause a queue: its jobs are not claimed, and running jobs continue
 #[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues",
-    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
+    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn pause(
     State(app): AppState,
     _: Operator,
@@ -89,7 +89,7 @@ async fn pause(
 
 /// Resume a queue
 #[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues",
-    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
+    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn resume(
     State(app): AppState,
     _: Operator,
@@ -114,9 +114,9 @@ struct CapacityBody {
 /// With `If-Match`, settings that have changed since give a 412 with the code `changed`. The check precedes the change
 /// and is not atomic with it: of two requests at the same moment, both may succeed.
 #[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = CapacityBody,
-    params(("queue" = String, Path, description = "its name"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")),
-    responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new state of its settings, for If-Match"))), Problems, PreconditionFailed))]
+    params(("queue" = String, Path, description = "the name of the queue"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the settings to change")),
+    responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new version of its settings, for If-Match"))), Problems, PreconditionFailed))]
 async fn set_capacity(
     State(app): AppState,
     _: Operator,
@@ -155,7 +155,7 @@ struct ClearResponse {
 
 /// Delete all jobs of a queue that are not running
 #[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues",
-    params(("queue" = String, Path, description = "its name"), ClearParams),
+    params(("queue" = String, Path, description = "the name of the queue"), ClearParams),
     responses((status = 200, body = ClearResponse), Problems))]
 async fn clear(
     State(app): AppState,

@@ -114,8 +114,8 @@ async fn create(
 }
 
 /// Remove a token: it is refused from now on
-#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "its name")),
-    responses((status = 204, description = "it is gone"), Problems))]
+#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "the name of the token")),
+    responses((status = 204, description = "the token is removed"), Problems))]
 async fn remove(State(app): AppState, _: Admin, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.remove_token(&name).await?;
     app.tokens.clear();

@@ -75,7 +75,7 @@ async fn join(
 
 /// Leave: other workers get the held jobs at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
-    responses((status = 204, description = "it has left"), Problems))]
+    responses((status = 204, description = "the node has left"), Problems))]
 async fn leave(State(app): AppState, Pusher(identity): Pusher, PathParam(id): PathParam<NodeId>) -> Result<StatusCode> {
     app.remote_nodes.leave(id, identity.node_scope()).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -253,7 +253,7 @@ struct ProgressBody {
 /// Report the progress of a job
 #[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", request_body = ProgressBody,
     params(("id" = String, Path, description = "the node's id")),
-    responses((status = 200, body = SettleResponse, description = "`lost` names the job if it is another node's by now"), Problems))]
+    responses((status = 200, body = SettleResponse, description = "`lost` lists the job if another node has it now"), Problems))]
 async fn progress(
     State(app): AppState,
     Pusher(identity): Pusher,
