@@ -254,7 +254,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
             record
                 .progress
                 .as_ref()
-                .map(|p| format!("{:.0} % {} ({})", 100.0 * p.done, p.note, time::format_relative(p.at))),
+                .map(|p| format!("{:.0} % {} ({})", 100.0 * p.fraction, p.message, time::format_relative(p.at))),
         ),
         ("result", record.result.clone()),
     ];

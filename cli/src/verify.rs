@@ -55,7 +55,10 @@ pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
     if remaining > 0 {
         print_report(setup, &repaired.after)?;
         let remaining = pluralize(remaining as u64, "violation is", "violations are");
-        return Err(CliError::new(exit::FAILURE, format!("{remaining} left; see their descriptions, or restore a backup")));
+        return Err(CliError::new(
+            exit::FAILURE,
+            format!("{remaining} left; see their descriptions, or restore a backup"),
+        ));
     }
     setup.out.print_message(&format!(
         "{} put right",

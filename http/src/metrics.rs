@@ -99,8 +99,12 @@ fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
         "Attempts that ended, anywhere, by outcome, since the store began",
     );
     for (queue, counters) in queues {
-        let outcomes =
-            [("ack", counters.done), ("retry", counters.retried), ("bury", counters.buried), ("release", counters.released)];
+        let outcomes = [
+            ("ack", counters.done),
+            ("retry", counters.retried),
+            ("bury", counters.buried),
+            ("release", counters.released),
+        ];
         for (outcome, count) in outcomes {
             write_sample(text, "duly_settled_total", &[("queue", queue), ("outcome", outcome)], count);
         }

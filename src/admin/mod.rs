@@ -16,6 +16,7 @@ pub use crate::peers::RunningJob;
 pub use crate::store::sqlite::{ReadOnlySql, SqlTable};
 pub use crate::store::{
     AuditEntry, AuditRecord, Capacity, DeadGroup, Health, Histogram, History, HistoryPoint, HistoryQuery, Invariant,
-    JobEdit, JobPage, KindStats, QueueCounts, StatCounters, StoreUrl, TransferMark, VerifyReport, Violation, parse_duration,
+    JobEdit, JobPage, KindStats, QueueCounts, StatCounters, StoreUrl, TransferMark, VerifyReport, Violation,
+    parse_duration,
 };
 pub use crate::transfer::{QueueTransferReport, Transfer, TransferProgress};

@@ -296,7 +296,9 @@ fn required_feature(scheme: &str) -> Option<&'static str> {
     let (base, _topology) = scheme.split_once('+').unwrap_or((scheme, ""));
     match base {
         "redis" | "rediss" | "valkey" | "valkeys" => Some("redis"),
-        "sidekiq" | "sidekiqs" | "actionhero" | "actionheros" | "redis-in-action" | "redis-in-actions" => Some("compat"),
+        "sidekiq" | "sidekiqs" | "actionhero" | "actionheros" | "redis-in-action" | "redis-in-actions" => {
+            Some("compat")
+        }
         _ => None,
     }
 }

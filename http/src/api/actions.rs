@@ -147,7 +147,8 @@ async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) 
     let bulk = new_bulk(&app.duly, body.action, filter, due);
     if body.dry_run {
         let counted = bulk.dry_run().await?;
-        let view = DryRunResponse { matching: counted.matching, scanned: counted.scanned, is_complete: counted.is_complete };
+        let view =
+            DryRunResponse { matching: counted.matching, scanned: counted.scanned, is_complete: counted.is_complete };
         return Ok(axum::Json(view).into_response());
     }
     let id = JobId::fresh().to_string();

@@ -64,7 +64,10 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&Attem
 fn settle_command(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usize) -> Cmd {
     let names = EntryKeys::new(&store.keys, keys).held_by(node).counted_at(store.now());
     let mut cmd = SETTLE.call(&names);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember_ids));
+    cmd.arg(store.manual_now())
+        .arg(&keys.channel)
+        .arg(node.to_string())
+        .arg(micros(store.redis.options().remember_ids));
     cmd.arg(plain).arg(ids);
     cmd
 }

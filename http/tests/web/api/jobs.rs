@@ -218,6 +218,9 @@ pub async fn administrative_requests_are_audited_and_routine_ones_are_not(site: 
         entries["entries"].as_array().expect("entries").iter().filter_map(|e| e["action"].as_str()).collect();
     let retry = format!("POST /api/v1/jobs/{id}/retry");
     assert_eq!(what, ["POST /api/v1/queues/mail/pause", &*retry], "newest first, and no push");
-    assert_eq!((&entries["entries"][0]["actor"], &entries["entries"][0]["address"]), (&json!("local"), &json!("127.0.0.1")));
+    assert_eq!(
+        (&entries["entries"][0]["actor"], &entries["entries"][0]["address"]),
+        (&json!("local"), &json!("127.0.0.1"))
+    );
     assert_eq!(site.duly.get(id.parse().expect("an id")).await.expect("reads").expect("there").state, State::Ready);
 }

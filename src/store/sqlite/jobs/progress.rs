@@ -99,7 +99,10 @@ pub(crate) fn read_into(conn: &Connection, job_no: i64, record: &mut JobRecord) 
             let fraction: Option<f64> = row.get(0).unwrap_or_default();
             let (message, at) = (read_text(row, 1)?, from_micros(read_integer(row, 2)));
             let result: Option<RawText> = row.get(3)?;
-            Ok((fraction.map(|fraction| JobProgress::new(fraction, &message, at)), result.map(RawText::into_lossy_string)))
+            Ok((
+                fraction.map(|fraction| JobProgress::new(fraction, &message, at)),
+                result.map(RawText::into_lossy_string),
+            ))
         })
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();
