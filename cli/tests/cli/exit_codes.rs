@@ -79,7 +79,7 @@ fn too_long_stdin_is_rejected() {
     });
     let ran: crate::sandbox::Ran = child.wait_with_output().expect("it ends").into();
     writer.join().expect("no panic");
-    ran.failed(2, "put large data elsewhere");
+    ran.failed(2, "store large data elsewhere");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn reply_of_another_server_is_a_failure() {
         let portal = Portal::start(head, page);
         for verb in VERBS {
             let ran = portal.run(&sandbox, verb).failed(5, "is not a duly server");
-            assert!(ran.out.is_empty() && ran.err.contains("a proxy that asks for a login"), "{head} {ran:?}");
+            assert!(ran.out.is_empty() && ran.err.contains("a proxy that requires a login"), "{head} {ran:?}");
         }
     }
     let truncated = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");

@@ -56,6 +56,7 @@ async fn empty_store_pages_show_the_next_step() {
         ("/cron", "duly cron add backup"),
         ("/nodes", "duly work"),
         ("/locks", "duly lock deploy"),
+        ("/calls", "registers a method with <code>duly.on_call(..)</code>"),
         ("/calls", "duly.on_call(\"cache.clear\", clear)"),
     ] {
         let response = get(&fixture.url, path).await;
