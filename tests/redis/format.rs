@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use duly::job::Due;
 use duly::store::{AttemptEnd, Claim, CronStore, JobStore, Node, TransferStore};
-use duly::{Duly, Error, Filter, Outcome, Push};
-use test_support::servers::{self, Binary, Reply, Server};
+use duly::{Error, Filter, Outcome, Push};
+use test_support::servers::{self, Reply, Server};
 
 use crate::helpers::open;
 
