@@ -242,7 +242,7 @@ impl WorkArgs {
         }
         let configured = config.grace.map(|text| duly::admin::parse_duration(&text)).transpose();
         let configured = configured.map_err(|reason| invalid("work.grace", &reason))?;
-        let grace = self.grace.or(configured).unwrap_or(duly::bounds::GRACE_PERIOD);
+        let grace = self.grace.or(configured).unwrap_or(duly::bounds::DEFAULT_GRACE_PERIOD);
         Ok(WorkSettings {
             queues: queues.iter().map(|text| parse_queue(text)).collect::<Result<_, _>>()?,
             concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::bounds::DEFAULT_CONCURRENCY),

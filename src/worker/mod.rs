@@ -73,14 +73,14 @@ const CONCURRENCY_MAX: usize = 100_000;
 /// Maximum queues of one worker.
 const QUEUES_MAX: usize = 1_024;
 /// Default grace period of running jobs once the worker stops; see [`Worker::grace`].
-pub const GRACE_PERIOD: Duration = Duration::from_secs(25);
-/// How often a job may crash its process before it is buried.
-pub(crate) const MAX_CRASHES: u32 = 3;
+pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_secs(25);
+/// How often a job may crash its process before it is buried by default; see [`Worker::max_crashes`].
+pub const DEFAULT_CRASHES_MAX: u32 = 3;
 /// Bounds of the interval between two [`Event::Alive`].
 const ALIVE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 const ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// Maximum done jobs kept per queue.
-pub(crate) const KEEP_DONE_MAX: usize = 10_000;
+/// Maximum done jobs kept per queue by default; see [`Worker::keep_done_max`].
+pub const DEFAULT_KEEP_DONE_MAX: usize = 10_000;
 
 type EventCallback = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
@@ -158,9 +158,9 @@ impl Worker {
             retries: HashMap::new(),
             default_retry: if fourth_power { Retry::fourth_power() } else { Retry::default() },
             state: StateMap::new(),
-            grace: GRACE_PERIOD,
-            max_crashes: MAX_CRASHES,
-            keep_done_max: KEEP_DONE_MAX,
+            grace: DEFAULT_GRACE_PERIOD,
+            max_crashes: DEFAULT_CRASHES_MAX,
+            keep_done_max: DEFAULT_KEEP_DONE_MAX,
             alive_interval: None,
             on_event: None,
             crash_at: None,

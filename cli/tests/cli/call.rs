@@ -7,7 +7,7 @@ use duly::call::CallContext;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::sandbox::{Background, Ran, Sandbox, until};
+use crate::sandbox::{Background, RunOutput, Sandbox, until};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef-one";
 const NEW_KEY: &str = "0123456789abcdef0123456789abcdef-two";
@@ -52,7 +52,8 @@ pub(crate) fn worker(sandbox: &Sandbox, key: Option<&str>) -> Background {
         command
     };
     let count_replies = || {
-        let pinged = Ran::from(command(&["call", "duly.ping", "--all", "-o", "ndjson"]).output().expect("it runs"));
+        let pinged =
+            RunOutput::from(command(&["call", "duly.ping", "--all", "-o", "ndjson"]).output().expect("it runs"));
         pinged.out.lines().count()
     };
     let before = count_replies();
@@ -106,7 +107,7 @@ fn call_keeps_args_and_values_unchanged() {
     sandbox.write("args", "[1,\n2]");
     let mut command = sandbox.command(&["call", "echo", "-", "--node", &service.id()]);
     command.stdin(std::fs::File::open(sandbox.path("args")).expect("a file"));
-    assert_eq!(Ran::from(command.output().expect("it runs")).ok().json(), json!([1, 2]));
+    assert_eq!(RunOutput::from(command.output().expect("it runs")).ok().json(), json!([1, 2]));
     let listed = sandbox.run(&["nodes", "ls"]).ok().out;
     assert!(listed.lines().next().is_some_and(|head| head.ends_with("METHODS")), "{listed}");
     assert!(listed.contains("echo fail sleep"), "{listed}");
@@ -163,7 +164,7 @@ fn invalid_input_is_rejected() {
     sandbox.run(&["call", "echo", "--node", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "is not there");
 }
 
-fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> Ran {
+fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> RunOutput {
     sandbox.command(args).env("DULY_CLUSTER_KEY", key).output().expect("it runs").into()
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::sandbox::{Ran, Sandbox};
+use crate::sandbox::{RunOutput, Sandbox};
 
 #[test]
 fn rule_is_added_shown_and_removed() {
@@ -73,7 +73,7 @@ fn time_zones_work_without_system_data() {
     let mut hidden = std::process::Command::new("unshare");
     hidden.args(["--map-root-user", "--mount", "sh", "-c", HIDE]).arg(duly.get_program()).args(duly.get_args());
     hidden.env("TZDIR", sandbox.path("empty")).current_dir(sandbox.path("."));
-    let ran = Ran::from(hidden.output().expect("unshare of util-linux"));
+    let ran = RunOutput::from(hidden.output().expect("unshare of util-linux"));
     assert!(ran.ok().out.contains("03:00 CE"));
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::sandbox::{Ran, Sandbox};
+use crate::sandbox::{RunOutput, Sandbox};
 
 const UNKNOWN_ID: &str = "0192f7a1-0000-7000-8000-000000000000";
 
@@ -85,7 +85,7 @@ fn backup_writes_a_new_file() {
     assert_eq!(sandbox.run(&["jobs", "get", &id, "--store", "copy.db", "--json"]).ok().json()["state"], "ready");
 }
 
-fn with_stdin(sandbox: &Sandbox, args: &[&str], text: &str) -> Ran {
+fn with_stdin(sandbox: &Sandbox, args: &[&str], text: &str) -> RunOutput {
     let mut command = sandbox.command(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::sandbox::{Ran, Sandbox};
+use crate::sandbox::{RunOutput, Sandbox};
 
 fn document(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
@@ -40,7 +40,7 @@ fn run_commands_of(name: &str) {
         let path = format!("{dir}:{}", std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("sh");
         shell.args(["-c", &line]).current_dir(sandbox.path("")).env("PATH", path).env_remove("DULY_STORE");
-        Ran::from(shell.output().expect("a shell")).ok();
+        RunOutput::from(shell.output().expect("a shell")).ok();
     }
 }
 

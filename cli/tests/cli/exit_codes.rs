@@ -61,7 +61,7 @@ fn arguments_that_are_not_utf_8_are_rejected() {
     let sandbox = Sandbox::new();
     let bad = std::ffi::OsStr::from_bytes(b"/tmp/\xff.db");
     for args in [&["push", "mail"][..], &["queues", "ls", "--store"], &["--server"], &["push", "--"]] {
-        let ran: crate::sandbox::Ran = sandbox.command(args).arg(bad).output().expect("it runs").into();
+        let ran: crate::sandbox::RunOutput = sandbox.command(args).arg(bad).output().expect("it runs").into();
         ran.failed(2, "UTF-8");
     }
 }
@@ -77,7 +77,7 @@ fn too_long_stdin_is_rejected() {
         // The process may stop reading at any time.
         let _ = stdin.write_all(format!("\"{}\"", "x".repeat(10 * 1024 * 1024)).as_bytes());
     });
-    let ran: crate::sandbox::Ran = child.wait_with_output().expect("it ends").into();
+    let ran: crate::sandbox::RunOutput = child.wait_with_output().expect("it ends").into();
     writer.join().expect("no panic");
     ran.failed(2, "store large data elsewhere");
 }
@@ -88,7 +88,7 @@ fn args_are_read_from_stdin() {
     sandbox.write("args", "{\"n\": 1}");
     let mut command = sandbox.command(&["push", "mail", "-"]);
     command.stdin(std::fs::File::open(sandbox.path("args")).expect("a file"));
-    let ran: crate::sandbox::Ran = command.output().expect("it runs").into();
+    let ran: crate::sandbox::RunOutput = command.output().expect("it runs").into();
     assert_eq!(sandbox.job(&ran.ok().id())["args"], serde_json::json!({"n": 1}));
 }
 
@@ -168,7 +168,7 @@ fn read_only_file_is_reported() {
         command = std::process::Command::new(sandbox.path("duly"));
         command.current_dir(sandbox.path("")).args(["push", "mail"]).uid(NOBODY_UID).gid(NOBODY_UID);
     }
-    let ran: crate::sandbox::Ran = command.output().expect("it runs").into();
+    let ran: crate::sandbox::RunOutput = command.output().expect("it runs").into();
     ran.failed(5, "permissions");
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::sandbox::{Background, Ran, Sandbox, is_running, until};
+use crate::sandbox::{Background, RunOutput, Sandbox, is_running, until};
 
 /// A shell script that creates `runs` and ends once `go` exists.
 const UNTIL_GO: &str = "touch runs; until test -e go; do sleep 0.01; done";
@@ -49,7 +49,7 @@ fn command_inherits_stdin_and_stdout() {
     sandbox.write("input", "from stdin\n");
     let mut command = sandbox.command(&["lock", "deploy", "-q", "--", "sh", "-c", "cat; echo to stderr >&2"]);
     command.stdin(std::fs::File::open(sandbox.path("input")).expect("a file"));
-    let ran = Ran::from(command.output().expect("it runs")).ok();
+    let ran = RunOutput::from(command.output().expect("it runs")).ok();
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("from stdin\n", "to stderr\n"));
 }
 
@@ -268,7 +268,7 @@ fn command_can_read_from_the_terminal() {
     let mut keyboard = script.stdin.take().expect("a pipe");
     std::io::Write::write_all(&mut keyboard, b"one\ntwo\n").expect("typed");
     drop(keyboard);
-    let ran = Ran::from(script.wait_with_output().expect("it ends")).ok();
+    let ran = RunOutput::from(script.wait_with_output().expect("it ends")).ok();
     assert!(ran.out.contains("got one") && ran.out.contains("then two"), "{ran:?}");
 }
 

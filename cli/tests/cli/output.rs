@@ -91,7 +91,8 @@ fn closed_pipe_is_not_a_failure() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = sandbox.command(args);
-        let ran: crate::sandbox::Ran = command.stdout(writer).stderr(Stdio::piped()).output().expect("it runs").into();
+        let ran: crate::sandbox::RunOutput =
+            command.stdout(writer).stderr(Stdio::piped()).output().expect("it runs").into();
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{args:?}");
     }
 }

@@ -12,29 +12,29 @@ pub(crate) struct Sandbox {
 
 /// The result of a finished command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl From<Output> for Ran {
-    fn from(output: Output) -> Ran {
+impl From<Output> for RunOutput {
+    fn from(output: Output) -> RunOutput {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+        RunOutput { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 }
 
-impl Ran {
+impl RunOutput {
     #[track_caller]
-    pub(crate) fn ok(self) -> Ran {
+    pub(crate) fn ok(self) -> RunOutput {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
     }
 
     /// Asserts that the command failed with this code and one `duly: ` line with this text.
     #[track_caller]
-    pub(crate) fn failed(self, code: i32, message: &str) -> Ran {
+    pub(crate) fn failed(self, code: i32, message: &str) -> RunOutput {
         assert_eq!(self.code, Some(code), "{self:?}");
         let line = self.err.lines().find(|line| line.starts_with("duly: ")).unwrap_or_default();
         assert!(line.contains(message), "{message:?} is not in {self:?}");
@@ -81,7 +81,7 @@ impl Sandbox {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> RunOutput {
         self.command(args).output().expect("the binary starts").into()
     }
 
@@ -142,7 +142,7 @@ impl Background {
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
-    pub(crate) fn wait(mut self) -> Ran {
+    pub(crate) fn wait(mut self) -> RunOutput {
         self.0.take().expect("waited for once").wait_with_output().expect("it ends").into()
     }
 }

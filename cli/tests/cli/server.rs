@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
-use crate::sandbox::{Ran, Sandbox};
+use crate::sandbox::{RunOutput, Sandbox};
 
 /// A server on a free port; dropping it kills the process.
 struct ServerProcess {
@@ -36,7 +36,7 @@ impl ServerProcess {
         response
     }
 
-    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
+    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> RunOutput {
         sandbox.run(&[&["--server", &self.url], args].concat())
     }
 }
@@ -73,7 +73,7 @@ impl Portal {
         Portal { url, request_lines }
     }
 
-    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
+    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> RunOutput {
         sandbox.run(&[&["--server", &self.url], args].concat())
     }
 }

@@ -1,11 +1,11 @@
 //! Precedence of settings: flag, environment, `duly.toml`, default.
 
-use crate::sandbox::{Ran, Sandbox};
+use crate::sandbox::{RunOutput, Sandbox};
 
 #[test]
 fn flag_overrides_environment_and_file() {
     let sandbox = Sandbox::new();
-    let run = |env: Option<&str>, args: &[&str]| -> Ran {
+    let run = |env: Option<&str>, args: &[&str]| -> RunOutput {
         let mut command = sandbox.command(args);
         command.envs(env.map(|store| ("DULY_STORE", store)));
         command.output().expect("it runs").into()

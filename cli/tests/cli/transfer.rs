@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::sandbox::{Ran, Sandbox, until};
+use crate::sandbox::{RunOutput, Sandbox, until};
 
 /// Far more jobs than one batch.
 const JOBS: usize = 3_000;
@@ -51,7 +51,7 @@ fn move_transfers_all_jobs() {
 fn stores_can_be_set_by_environment() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
-    let run = |args: &[&str]| -> Ran {
+    let run = |args: &[&str]| -> RunOutput {
         let mut command = sandbox.command(args);
         command.envs([("DULY_FROM", "duly.db"), ("DULY_TO", "new.db")]);
         command.output().expect("it runs").into()

@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in "\\PC*", secs in any::<u64>(), max in 0usize..50) {
+        fn any_value_is_displayed(text in "\\PC*", secs in any::<u64>(), max in 0usize..50) {
             let _ = (truncate(&text, max), short_id(&text), url_encode(&text), duration(Duration::from_secs(secs)), bytes(secs));
             let at = UNIX_EPOCH.checked_add(Duration::from_secs(secs)).unwrap_or(UNIX_EPOCH);
             let _ = moment(at, UNIX_EPOCH, &TimeZone::UTC);

@@ -12,7 +12,7 @@ use crate::job::push::Due;
 use crate::job::retry::Retry;
 use crate::job::{Fence, HeldJob, JobId, Outcome};
 use crate::store::{AttemptEnd, AttemptTiming};
-use crate::worker::MAX_CRASHES;
+use crate::worker::DEFAULT_CRASHES_MAX;
 use crate::worker::attempt::{self, CANCELLED_ERROR};
 use crate::worker::handler::check_result;
 
@@ -147,7 +147,7 @@ pub(super) fn reject_claimed(
 ) -> Option<AttemptEnd> {
     let has_handler = kinds.is_empty() || kinds.contains(&held.job.kind);
     if has_handler && !held.job.kind.starts_with(crate::job::push::RESERVED_KIND_PREFIX) {
-        return attempt::check_crash_limit(held, MAX_CRASHES)
+        return attempt::check_crash_limit(held, DEFAULT_CRASHES_MAX)
             .map(|outcome| end_attempt(held, None, outcome, keep_dead));
     }
     let outcome = attempt::defer_unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default());

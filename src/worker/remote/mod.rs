@@ -38,7 +38,7 @@ use std::time::Duration;
 pub use self::held_jobs::{ReportedOutcome, Settlement};
 pub use self::lock::LockHold;
 pub use self::node::{Instructions, RemoteNode};
-use super::{KEEP_DONE_MAX, fire_all_due_ticks};
+use super::{DEFAULT_KEEP_DONE_MAX, fire_all_due_ticks};
 use crate::client::Duly;
 use crate::clock;
 use crate::error::{Error, Result};
@@ -218,7 +218,7 @@ async fn maintain(inner: Weak<Inner>) {
                 tracing::warn!(queue, %error, "cron rules did not fire");
             }
             if rounds.is_multiple_of(PRUNE_EVERY)
-                && let Err(error) = inner.duly.store.prune(queue, KEEP_DONE_MAX).await
+                && let Err(error) = inner.duly.store.prune(queue, DEFAULT_KEEP_DONE_MAX).await
             {
                 tracing::warn!(queue, %error, "prune failed");
             }

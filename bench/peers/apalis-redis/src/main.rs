@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow};
 use apalis::prelude::*;
 use apalis_redis::{Client, Config, ConnectionManager, RedisStorage};
-use peer_kit::{Args, BULK, Peer, Ran};
+use peer_kit::{Args, BULK, Peer, RunCounter};
 use redis::aio::ConnectionManagerConfig;
 
 /// The polling interval of the worker. With shorter ones, some jobs were never started in our trials.
@@ -48,7 +48,7 @@ impl Peer for ApalisRedis {
         self.storage.push_task(task).await.map_err(|e| anyhow!("{e}"))
     }
 
-    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+    async fn work(url: String, concurrency: usize, ran: RunCounter) -> Result<()> {
         let storage = storage(connect(&url).await?, concurrency);
         let handler = move |args: Args| {
             let ran = ran.clone();

@@ -8,7 +8,7 @@ use bullmq::queue::BulkJob;
 use bullmq::types::RemoveOnFinish;
 use bullmq::worker::CancellationToken;
 use bullmq::{Job, Queue, QueueOptions, Worker, WorkerOptions};
-use peer_kit::{Args, BULK, Peer, Ran};
+use peer_kit::{Args, BULK, Peer, RunCounter};
 use serde_json::Value;
 
 const QUEUE: &str = "bench";
@@ -42,7 +42,7 @@ impl Peer for BullmqOfficial {
         Ok(())
     }
 
-    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+    async fn work(url: String, concurrency: usize, ran: RunCounter) -> Result<()> {
         let options = WorkerOptions::new()
             .connection(RedisConnectionOptions::new().url(url))
             .concurrency(concurrency)

@@ -53,9 +53,9 @@ impl Args {
 
 /// Counts the no-ops that have run.
 #[derive(Clone, Debug, Default)]
-pub struct Ran(Arc<AtomicUsize>);
+pub struct RunCounter(Arc<AtomicUsize>);
 
-impl Ran {
+impl RunCounter {
     /// The handler of every job.
     pub async fn run(&self, args: Args) {
         match args.number {
@@ -90,7 +90,7 @@ pub trait Peer: Sized {
     async fn push_at(&mut self, args: Args, due: SystemTime) -> Result<()>;
 
     /// Works until the process ends.
-    fn work(url: String, concurrency: usize, ran: Ran) -> impl Future<Output = Result<()>> + Send + 'static;
+    fn work(url: String, concurrency: usize, ran: RunCounter) -> impl Future<Output = Result<()>> + Send + 'static;
 
     /// Returns true if this many jobs that have run are also recorded as done.
     async fn recorded(&mut self, _jobs: usize) -> Result<bool> {
@@ -140,7 +140,7 @@ async fn push_one<P: Peer>(url: &str, jobs: usize) -> Result<Figures> {
 
 async fn drain<P: Peer>(url: &str, jobs: usize, concurrency: usize) -> Result<Figures> {
     let mut peer = P::connect(url).await?;
-    let ran = Ran::default();
+    let ran = RunCounter::default();
     let begin = Instant::now();
     start::<P>(url, concurrency, &ran);
     while ran.count() < jobs || !peer.recorded(jobs).await? {
@@ -162,13 +162,13 @@ async fn hold<P: Peer>(url: &str, jobs: usize, seconds: u64) -> Result<Figures> 
 }
 
 async fn work<P: Peer>(url: &str, concurrency: usize) -> Result<()> {
-    start::<P>(url, concurrency, &Ran::default());
+    start::<P>(url, concurrency, &RunCounter::default());
     tokio::time::sleep(START_DELAY).await;
     println!("ready");
     std::future::pending().await
 }
 
-fn start<P: Peer>(url: &str, concurrency: usize, ran: &Ran) {
+fn start<P: Peer>(url: &str, concurrency: usize, ran: &RunCounter) {
     let work = P::work(url.to_owned(), concurrency, ran.clone());
     tokio::spawn(async move {
         let result = work.await;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use async_trait::async_trait;
 use oxana::{FromContext, Job, JobContext, Queue, QueueConfig, Storage, Worker};
-use peer_kit::{Args, BULK, Peer, Ran};
+use peer_kit::{Args, BULK, Peer, RunCounter};
 use serde::{Deserialize, Serialize};
 
 /// The polling interval for an empty queue and for scheduled jobs.
@@ -32,10 +32,10 @@ struct Noop(Args);
 
 impl Job for Noop {}
 
-struct Handler(Ran);
+struct Handler(RunCounter);
 
-impl FromContext<Ran> for Handler {
-    fn from_context(ran: &Ran) -> Self {
+impl FromContext<RunCounter> for Handler {
+    fn from_context(ran: &RunCounter) -> Self {
         Handler(ran.clone())
     }
 }
@@ -75,7 +75,7 @@ impl Peer for Oxana {
         Ok(())
     }
 
-    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+    async fn work(url: String, concurrency: usize, ran: RunCounter) -> Result<()> {
         let storage = Storage::builder().max_pool_size(concurrency + SPARE).build_from_redis_url(url)?;
         let runtime = storage
             .runtime(ran)

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use peer_kit::{Args, Peer, Ran};
+use peer_kit::{Args, Peer, RunCounter};
 use sidekiq::{Processor, ProcessorConfig, RedisConnectionManager, RedisPool, Worker};
 
 /// Tasks that push at the same time.
@@ -18,7 +18,7 @@ const QUEUE: &str = "default";
 
 struct RustySidekiq(RedisPool);
 
-struct Noop(Ran);
+struct Noop(RunCounter);
 
 #[async_trait]
 impl Worker<Args> for Noop {
@@ -63,7 +63,7 @@ impl Peer for RustySidekiq {
         Ok(Noop::perform_in(&self.0, wait, args).await?)
     }
 
-    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+    async fn work(url: String, concurrency: usize, ran: RunCounter) -> Result<()> {
         let config = ProcessorConfig::default().num_workers(concurrency);
         let redis = pool(&url, concurrency + SPARE).await?;
         let mut processor = Processor::new(redis, vec![QUEUE.to_owned()]).with_config(config);

@@ -39,7 +39,7 @@ const GROWN_MB: f64 = 24.0;
 
 /// The behaviour of a client.
 #[derive(Clone, Copy)]
-enum Manner {
+enum SendMode {
     /// Sends everything and reads the responses.
     Whole,
     /// As `Whole`, in pieces.
@@ -59,7 +59,7 @@ struct Tally {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs alone, since the memory of the process is measured: ./check web, ./torture http"]
-async fn mad_requests_are_survived_and_no_fault_of_ours() {
+async fn malformed_requests_get_client_errors_and_the_server_survives() {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
     let requests = number("DULY_BAD_REQUESTS").map_or(REQUESTS, |n| usize::try_from(n).expect("fits"));
     let seed = number("DULY_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
@@ -128,12 +128,13 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
                 }
             });
         }
-        let manner = [Manner::Whole, Manner::Whole, Manner::Pieces, Manner::HalfClosed, Manner::Gone][rng.usize(..5)];
-        let response = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
+        let mode =
+            [SendMode::Whole, SendMode::Whole, SendMode::Pieces, SendMode::HalfClosed, SendMode::Gone][rng.usize(..5)];
+        let response = visit(&site, &mut rng, mode, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
         let statuses = statuses(&response);
         let shown = || format!("{:?}: {statuses:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(2_000)]));
         assert!(!statuses.iter().any(|status| FAULTS.contains(status)), "a fault of ours: {}", shown());
-        let whole = matches!(manner, Manner::Whole | Manner::Pieces);
+        let whole = matches!(mode, SendMode::Whole | SendMode::Pieces);
         assert!(!(sound && whole && statuses.is_empty()), "not answered: {}", shown());
         let mut all = tally.statuses.lock().expect("no panic");
         statuses.iter().for_each(|status| *all.entry(*status).or_default() += 1);
@@ -145,12 +146,12 @@ fn cut<'a>(rng: &mut Rng, bytes: &'a [u8]) -> &'a [u8] {
 }
 
 /// Returns all bytes that the server sends, for at most `at_most` after the first ones.
-async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most: Duration) -> Vec<u8> {
+async fn visit(site: &Site, rng: &mut Rng, mode: SendMode, bytes: &[u8], at_most: Duration) -> Vec<u8> {
     let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
     // A server that refuses early does not read the rest, and may have closed the connection.
-    match manner {
-        Manner::Whole => drop(stream.write_all(bytes).await),
-        Manner::Pieces => {
+    match mode {
+        SendMode::Whole => drop(stream.write_all(bytes).await),
+        SendMode::Pieces => {
             let _ = stream.set_nodelay(true);
             let mut rest = bytes;
             while !rest.is_empty() {
@@ -162,11 +163,11 @@ async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most
                 rest = more;
             }
         }
-        Manner::HalfClosed => {
+        SendMode::HalfClosed => {
             let _ = stream.write_all(cut(rng, bytes)).await;
             let _ = stream.shutdown().await;
         }
-        Manner::Gone => {
+        SendMode::Gone => {
             let _ = stream.write_all(cut(rng, bytes)).await;
             return Vec::new();
         }
