@@ -286,7 +286,7 @@ fn unsupported_scheme(scheme: &str) -> Error {
     let reason = match required_feature(scheme) {
         Some(feature) => format!("{scheme}:// needs the feature `{feature}`, which this build does not have"),
         None => format!(
-            "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
+            "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory:, redis://, valkey:// (rediss:// and valkeys:// for TLS), or sidekiq://, actionhero://, redis-in-action://"
         ),
     };
     Error::invalid("store", reason)

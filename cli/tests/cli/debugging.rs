@@ -103,7 +103,8 @@ fn sql_is_read_only() {
     assert_eq!(sandbox.run(&["sql", "--json", "SELECT kind FROM duly_job"]).ok().json()[0]["kind"], "mail");
     sandbox.run(&["sql", "DELETE FROM duly_job"]).failed(2, "would write");
     sandbox.run(&["sql", "SELEC"]).failed(2, "syntax");
-    let ran = sandbox.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
+    let ran =
+        sandbox.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a SQLite file can run SQL");
     assert!(!ran.err.contains("Redis"), "{ran:?}");
     for empty in ["", " ; -- not yet", "/* nothing"] {
         sandbox.run(&["sql", empty]).failed(2, "must not be empty");

@@ -35,7 +35,9 @@ impl ReadOnlySql {
     /// Opens the file of an existing store.
     pub fn open(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
-        let path = url.file().ok_or_else(|| Error::invalid("store", "only a store in a file can run SQL"))?;
+        let path = url
+            .file()
+            .ok_or_else(|| Error::invalid("store", "only a SQLite file can run SQL; give the path of one"))?;
         if !path.is_file() {
             return Err(Error::NotFound { what: "file", name: path.display().to_string() });
         }
