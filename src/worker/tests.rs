@@ -243,3 +243,45 @@ async fn loop_continues_while_a_handler_blocks_the_only_thread() {
     assert_eq!((summary.acked, summary.retried, summary.lost), (1, 0, 0));
     assert_eq!(duly.get(id).await.expect("reads").map(|record| record.state), Some(State::Done));
 }
+
+/// While the only thread of the runtime is blocked, a new job stays ready for other nodes.
+#[tokio::test]
+async fn blocked_worker_claims_nothing_until_its_handler_returns() {
+    const TURNS: usize = 5;
+    const BLOCKED_MAX: Duration = Duration::from_secs(20);
+    let duly = Duly::open(":memory:?lease=1s").await.expect("opens");
+    let (turns, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let (seen, pusher, stopped) = (turns.clone(), duly.clone(), stop.clone());
+    let wait_for_turns = move || {
+        let (before, begun) = (seen.load(Ordering::SeqCst), crate::clock::monotonic_now());
+        while seen.load(Ordering::SeqCst) < before + TURNS && crate::clock::monotonic_now() - begun < BLOCKED_MAX {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let worker = duly
+        .worker()
+        .alive_interval(Duration::from_millis(10))
+        .on_event(move |event| {
+            turns.fetch_add(usize::from(matches!(event, Event::Alive)), Ordering::SeqCst);
+        })
+        .on_kind("block", move |_| {
+            wait_for_turns();
+            let other = pusher.clone();
+            let run_elsewhere = move |wait: &dyn Fn()| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("builds");
+                let id = runtime.block_on(other.push(Push::new("other", "{}"))).expect("pushes").id();
+                wait();
+                runtime.block_on(other.get(id)).expect("reads").map(|record| record.state)
+            };
+            let wait = wait_for_turns.clone();
+            let state = std::thread::spawn(move || run_elsewhere(&wait)).join().expect("no panic");
+            async move { if state == Some(State::Ready) { Ok(()) } else { Err(format!("{state:?}")) } }
+        })
+        .on_kind("other", move |_| {
+            stopped.cancel();
+            async {}
+        });
+    duly.push(Push::new("block", "{}")).await.expect("pushes");
+    let summary = worker.run_until(stop).await.expect("ends well");
+    assert_eq!((summary.acked, summary.retried, summary.lost), (2, 0, 0));
+}

@@ -100,10 +100,7 @@ mod tests {
         let store = Duly::open(":memory:").await.expect("opens").store();
         let error = store.scan("default", None).await.expect_err("a file copies itself");
         assert_eq!(error.code(), "unsupported");
-        assert_eq!(
-            error.to_string(),
-            "SQLite stores do not support job-by-job export; use a SQLite file, Redis or Valkey"
-        );
+        assert_eq!(error.to_string(), "SQLite stores do not support job-by-job export; back up the file instead");
     }
 
     #[tokio::test]

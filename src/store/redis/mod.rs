@@ -344,7 +344,7 @@ impl Store for Redis {
     }
 
     fn advice(&self, _capability: &str) -> &'static str {
-        contract::USE_FULL_STORE
+        "export its jobs instead"
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {

@@ -149,7 +149,7 @@ impl Store for Sqlite {
     }
 
     fn advice(&self, _capability: &str) -> &'static str {
-        contract::USE_FULL_STORE
+        "back up the file instead"
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
