@@ -63,6 +63,7 @@ pub use self::stats::StatsStore;
 pub use self::transfer::TransferStore;
 
 /// The usual advice for a user who needs a capability that a store lacks.
+#[cfg(feature = "compat")]
 pub(crate) const USE_FULL_STORE: &str = "use a SQLite file, Redis or Valkey";
 
 pub(crate) mod sealed {
