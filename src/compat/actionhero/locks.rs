@@ -63,61 +63,110 @@ key_set! { LockKeys<'_>, keys:
 #[async_trait]
 impl LockStore for ActionHero {
     async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        lock(self, request).await
+        if request.slots > 1 {
+            return Err(Error::invalid("slots", "must be 1: an ActionHero lock has one holder"));
+        }
+        let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
+        let mut cmd = lock_command(self, &script::ACTIONHERO_LOCK, &request.name)?;
+        cmd.arg(span_micros(request.ttl)).arg(format!("{}{}{}", request.node, request.owner, request.note)).arg(lease);
+        cmd.arg(u8::from(!self.confirm_delay.is_zero()));
+        let mut lock_reply = LockReply::default();
+        for _ in 0..LOCK_TRIES_MAX {
+            // Safe to repeat: a request of the same owner has the same effect.
+            let mut reply = self
+                .redis
+                .run_script_idempotent("lock", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCK, &cmd)
+                .await?;
+            if reply.int()? == 1 {
+                let (fence, expires) = (Fence(reply.int()?.unsigned_abs()), reply.int()?);
+                if confirm_lock(self, request, expires).await? {
+                    return Ok(LockReply { hold: Some((fence, 1)), ..LockReply::default() });
+                }
+                continue;
+            }
+            let (waiters_ahead, expires_in) = (u32_or_zero(reply.int()?), reply.optional_int()?);
+            let expires_in = expires_in.map(|micros| Duration::from_micros(micros.unsigned_abs()));
+            lock_reply = LockReply { hold: None, waiters_ahead, expires_in };
+            if reply.int()? == 0 {
+                break;
+            }
+        }
+        Ok(lock_reply)
     }
 
     async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
-        extend_locks(self, requests).await
+        let mut extended = Vec::with_capacity(requests.len());
+        for batch in requests.chunks(EXTEND_BATCH_MAX) {
+            let keys: Vec<String> = batch.iter().map(|request| self.lock_key(&request.name)).collect::<Result<_>>()?;
+            let mut cmd = script::ACTIONHERO_EXTEND_LOCKS.call_with(&LockKeys::of_all(self), &keys);
+            cmd.arg(self.redis.manual_now());
+            for request in batch {
+                cmd.arg(&request.name).arg(request.owner.to_string()).arg(span_micros(request.ttl));
+            }
+            let replies = self
+                .redis
+                .run_script_idempotent(
+                    "extend_locks",
+                    ConnectionRole::Heartbeat,
+                    0,
+                    &script::ACTIONHERO_EXTEND_LOCKS,
+                    &cmd,
+                )
+                .await?
+                .list()?;
+            extended.extend(replies.iter().map(|reply| reply.as_deref() == Some(b"1")));
+        }
+        Ok(extended)
     }
 
     async fn unlock(&self, request: &LockRequest) -> Result<bool> {
-        unlock(self, request).await
+        let mut cmd = lock_command(self, &script::ACTIONHERO_UNLOCK, &request.name)?;
+        cmd.arg(request.owner.to_string()).arg("");
+        Ok(end_hold(self, "unlock", &script::ACTIONHERO_UNLOCK, &cmd).await? > 0)
     }
 
     async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
-        cancel_wait(self, request).await
+        let mut cmd = lock_command(self, &script::ACTIONHERO_UNLOCK, &request.name)?;
+        cmd.arg(request.owner.to_string()).arg("1");
+        end_hold(self, "cancel_wait", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        locks(self, name, cursor).await
+        // ActionHero has no index of its locks, so this scans all keys.
+        let after = cursor.map(parse_lock_cursor).transpose()?.map(|(name, _)| name);
+        let mut found: BTreeMap<String, LockRecord> = BTreeMap::new();
+        if let Some(name) = name {
+            read_holders(self, vec![check_lock_name(name)?.to_owned()], &mut found).await?;
+            return build_page(self, found).await;
+        }
+        let mut scan_cursor = "0".to_owned();
+        for _ in 0..SCANS_MAX {
+            let mut cmd = redis::cmd("SCAN");
+            cmd.arg(&scan_cursor).arg("MATCH").arg(format!("{}*", escape_glob(&self.lock_prefix)));
+            cmd.arg("COUNT").arg(KEYS_PER_SCAN);
+            let reply = self.redis.send_idempotent("locks", ConnectionRole::Client, 0, &cmd).await?;
+            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply)
+                .map_err(|_| Error::store("locks", "the server's reply to SCAN is malformed"))?;
+            let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+            let names = names.filter_map(|key| key.strip_prefix(&self.lock_prefix).map(str::to_owned));
+            let names =
+                names.filter(|name| check_lock_name(name).is_ok() && after.as_ref().is_none_or(|after| name > after));
+            read_holders(self, names.collect(), &mut found).await?;
+            while found.len() > LOCK_PAGE_SIZE + 1 {
+                found.pop_last();
+            }
+            scan_cursor = next;
+            if scan_cursor == "0" {
+                return build_page(self, found).await;
+            }
+        }
+        Err(Error::store("locks", "the database has too many keys to scan all of them"))
     }
 
     async fn break_lock(&self, name: &str) -> Result<u64> {
-        break_lock(self, name).await
+        let cmd = lock_command(self, &script::ACTIONHERO_BREAK_LOCK, name)?;
+        end_hold(self, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
     }
-}
-
-/// Implements `LockStore::lock`.
-pub(super) async fn lock(store: &ActionHero, request: &LockRequest) -> Result<LockReply> {
-    if request.slots > 1 {
-        return Err(Error::invalid("slots", "must be 1: an ActionHero lock has one holder"));
-    }
-    let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
-    let mut cmd = lock_command(store, &script::ACTIONHERO_LOCK, &request.name)?;
-    cmd.arg(span_micros(request.ttl)).arg(format!("{}{}{}", request.node, request.owner, request.note)).arg(lease);
-    cmd.arg(u8::from(!store.confirm_delay.is_zero()));
-    let mut lock_reply = LockReply::default();
-    for _ in 0..LOCK_TRIES_MAX {
-        // Safe to repeat: a request of the same owner has the same effect.
-        let mut reply = store
-            .redis
-            .run_script_idempotent("lock", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCK, &cmd)
-            .await?;
-        if reply.int()? == 1 {
-            let (fence, expires) = (Fence(reply.int()?.unsigned_abs()), reply.int()?);
-            if confirm_lock(store, request, expires).await? {
-                return Ok(LockReply { hold: Some((fence, 1)), ..LockReply::default() });
-            }
-            continue;
-        }
-        let (waiters_ahead, expires_in) = (u32_or_zero(reply.int()?), reply.optional_int()?);
-        let expires_in = expires_in.map(|micros| Duration::from_micros(micros.unsigned_abs()));
-        lock_reply = LockReply { hold: None, waiters_ahead, expires_in };
-        if reply.int()? == 0 {
-            break;
-        }
-    }
-    Ok(lock_reply)
 }
 
 /// Watches a new lock for `confirm_delay`. Returns `false` if an old ActionHero node has taken it in that time.
@@ -140,46 +189,6 @@ async fn confirm_lock(store: &ActionHero, request: &LockRequest, mut expires: i6
         expires = reply.int()?;
     }
     Ok(true)
-}
-
-/// Implements `LockStore::extend_locks`.
-pub(super) async fn extend_locks(store: &ActionHero, requests: &[LockRequest]) -> Result<Vec<bool>> {
-    let mut extended = Vec::with_capacity(requests.len());
-    for batch in requests.chunks(EXTEND_BATCH_MAX) {
-        let keys: Vec<String> = batch.iter().map(|request| store.lock_key(&request.name)).collect::<Result<_>>()?;
-        let mut cmd = script::ACTIONHERO_EXTEND_LOCKS.call_with(&LockKeys::of_all(store), &keys);
-        cmd.arg(store.redis.manual_now());
-        for request in batch {
-            cmd.arg(&request.name).arg(request.owner.to_string()).arg(span_micros(request.ttl));
-        }
-        let replies = store
-            .redis
-            .run_script_idempotent("extend_locks", ConnectionRole::Heartbeat, 0, &script::ACTIONHERO_EXTEND_LOCKS, &cmd)
-            .await?
-            .list()?;
-        extended.extend(replies.iter().map(|reply| reply.as_deref() == Some(b"1")));
-    }
-    Ok(extended)
-}
-
-/// Implements `LockStore::unlock`.
-pub(super) async fn unlock(store: &ActionHero, request: &LockRequest) -> Result<bool> {
-    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
-    cmd.arg(request.owner.to_string()).arg("");
-    Ok(end_hold(store, "unlock", &script::ACTIONHERO_UNLOCK, &cmd).await? > 0)
-}
-
-/// Implements `LockStore::cancel_wait`.
-pub(super) async fn cancel_wait(store: &ActionHero, request: &LockRequest) -> Result<()> {
-    let mut cmd = lock_command(store, &script::ACTIONHERO_UNLOCK, &request.name)?;
-    cmd.arg(request.owner.to_string()).arg("1");
-    end_hold(store, "cancel_wait", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
-}
-
-/// Implements `LockStore::break_lock`.
-pub(super) async fn break_lock(store: &ActionHero, name: &str) -> Result<u64> {
-    let cmd = lock_command(store, &script::ACTIONHERO_BREAK_LOCK, name)?;
-    end_hold(store, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
 }
 
 /// Ends a hold and notifies the next waiter; repeats while the script finds only dead nodes among the waiters.
@@ -225,38 +234,6 @@ pub(super) async fn lock_turns(store: &ActionHero, peer: &PeerInfo) -> Result<An
         });
     }
     Ok(AnnounceReply { turns, lost_waits: Vec::new() })
-}
-
-/// Implements `LockStore::locks`. ActionHero has no index of its locks, so this scans all keys.
-pub(super) async fn locks(store: &ActionHero, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-    let after = cursor.map(parse_lock_cursor).transpose()?.map(|(name, _)| name);
-    let mut found: BTreeMap<String, LockRecord> = BTreeMap::new();
-    if let Some(name) = name {
-        read_holders(store, vec![check_lock_name(name)?.to_owned()], &mut found).await?;
-        return build_page(store, found).await;
-    }
-    let mut scan_cursor = "0".to_owned();
-    for _ in 0..SCANS_MAX {
-        let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&scan_cursor).arg("MATCH").arg(format!("{}*", escape_glob(&store.lock_prefix)));
-        cmd.arg("COUNT").arg(KEYS_PER_SCAN);
-        let reply = store.redis.send_idempotent("locks", ConnectionRole::Client, 0, &cmd).await?;
-        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply)
-            .map_err(|_| Error::store("locks", "the server's reply to SCAN is malformed"))?;
-        let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-        let names = names.filter_map(|key| key.strip_prefix(&store.lock_prefix).map(str::to_owned));
-        let names =
-            names.filter(|name| check_lock_name(name).is_ok() && after.as_ref().is_none_or(|after| name > after));
-        read_holders(store, names.collect(), &mut found).await?;
-        while found.len() > LOCK_PAGE_SIZE + 1 {
-            found.pop_last();
-        }
-        scan_cursor = next;
-        if scan_cursor == "0" {
-            return build_page(store, found).await;
-        }
-    }
-    Err(Error::store("locks", "the database has too many keys to scan all of them"))
 }
 
 /// Reads the holders of these locks into `found`.

@@ -31,90 +31,111 @@ const LOCK_SCANS_MAX: usize = 10_000;
 #[async_trait]
 impl LockStore for Redis {
     async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        lock(self, request).await
+        let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
+        let mut cmd = lock_command(self, &script::LOCK, &request.name)?;
+        cmd.arg(slot_count(request))
+            .arg(span_micros(request.ttl))
+            .arg(format!("{}{}{}", request.node, request.owner, request.note))
+            .arg(lease);
+        let mut lock_reply = LockReply::default();
+        for _ in 0..CLEANUP_ROUNDS_MAX {
+            let value = match replica_confirmation(self) {
+                // A request is idempotent: the same owner gets the same slot.
+                None => {
+                    self.servers
+                        .run_script_idempotent("lock", ConnectionRole::Client, self.peer_keys.slot, &script::LOCK, &cmd)
+                        .await?
+                }
+                confirmation => {
+                    let cmds = std::slice::from_ref(&cmd);
+                    self.servers
+                        .send_replicated("lock", self.peer_keys.slot, Some(&script::LOCK), cmds, confirmation)
+                        .await?
+                }
+            };
+            let mut reply = self.parse_reply("lock", value)?;
+            let slot = u32_or_zero(reply.int()?);
+            if slot > 0 {
+                let hold = Some((Fence(reply.int()?.unsigned_abs()), slot));
+                return Ok(LockReply { hold, ..LockReply::default() });
+            }
+            let (waiters_ahead, expires) = (u32_or_zero(reply.int()?), reply.optional_int()?);
+            lock_reply = LockReply {
+                hold: None,
+                waiters_ahead,
+                expires_in: expires.map(|expires| duration_until(expires, reply.now)),
+            };
+            if reply.int()? == 0 {
+                break;
+            }
+        }
+        Ok(lock_reply)
     }
 
     async fn extend_locks(&self, requests: &[LockRequest]) -> Result<Vec<bool>> {
-        extend_locks(self, requests).await
+        let searches: Vec<(&LockRequest, u32)> =
+            requests.iter().map(|request| (request, slot_count(request))).collect();
+        let mut replies = extend_in_batches(self, &searches).await?;
+        // An owner that asked for fewer slots than the lock has may hold one of the others.
+        let has_more_slots = |index: &usize| replies[*index] > HOLD_EXTENDED;
+        let repeated: Vec<usize> = (0..requests.len()).filter(has_more_slots).collect();
+        if !repeated.is_empty() {
+            let searches: Vec<(&LockRequest, u32)> =
+                repeated.iter().map(|index| (&requests[*index], replies[*index])).collect();
+            for (index, reply) in repeated.into_iter().zip(extend_in_batches(self, &searches).await?) {
+                replies[index] = reply;
+            }
+        }
+        Ok(replies.into_iter().map(|reply| reply == HOLD_EXTENDED).collect())
     }
 
     async fn unlock(&self, request: &LockRequest) -> Result<bool> {
-        unlock(self, request).await
+        release(self, "unlock", request, false).await
     }
 
     async fn cancel_wait(&self, request: &LockRequest) -> Result<()> {
-        cancel_wait(self, request).await
+        release(self, "cancel_wait", request, true).await.map(drop)
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        locks(self, name, cursor).await
+        // Locks have no order, so that taking one is cheap: a page scans all of them and keeps the first in order.
+        let after = cursor.map(parse_lock_cursor).transpose()?;
+        let mut holds: BTreeMap<(String, u32), Vec<u8>> = BTreeMap::new();
+        let (mode, mut position) = match name {
+            Some(name) => ("one", check_lock_name(name)?.to_owned()),
+            None => ("all", "0".to_owned()),
+        };
+        for _ in 0..LOCK_SCANS_MAX {
+            let mut cmd = script::LOCKS.call(&self.peer_keys);
+            cmd.arg(self.manual_now()).arg(mode).arg(&position);
+            let mut reply =
+                self.run_script("locks", ConnectionRole::Client, self.peer_keys.slot, &script::LOCKS, &cmd).await?;
+            position = reply.text()?;
+            let (names, slots, values) = (reply.list()?, reply.list()?, reply.list()?);
+            for ((name, slot), hold) in names.into_iter().zip(slots).zip(values) {
+                let name = name.and_then(|name| String::from_utf8(name).ok());
+                if let (Some(name), Some(slot), Some(hold)) = (name, slot, hold) {
+                    holds.insert((name, u32_or_zero(parse_number(&slot))), hold);
+                }
+            }
+            if let Some(after) = &after {
+                holds = holds.split_off(after);
+                holds.remove(after);
+            }
+            while holds.len() > LOCK_PAGE_SIZE + 1 {
+                holds.pop_last();
+            }
+            if position == "0" {
+                return build_page(self, holds).await;
+            }
+        }
+        Err(Error::store("locks", "too many locks to list"))
     }
 
     async fn break_lock(&self, name: &str) -> Result<u64> {
-        break_lock(self, name).await
+        let cmd = lock_command(self, &script::BREAK_LOCK, name)?;
+        end_holds(self, "break_lock", &script::BREAK_LOCK, &cmd).await
     }
-}
-
-/// Implements `LockStore::lock`.
-pub(super) async fn lock(store: &Redis, request: &LockRequest) -> Result<LockReply> {
-    let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
-    let mut cmd = lock_command(store, &script::LOCK, &request.name)?;
-    cmd.arg(slot_count(request))
-        .arg(span_micros(request.ttl))
-        .arg(format!("{}{}{}", request.node, request.owner, request.note))
-        .arg(lease);
-    let mut lock_reply = LockReply::default();
-    for _ in 0..CLEANUP_ROUNDS_MAX {
-        let value = match replica_confirmation(store) {
-            // A request is idempotent: the same owner gets the same slot.
-            None => {
-                store
-                    .servers
-                    .run_script_idempotent("lock", ConnectionRole::Client, store.peer_keys.slot, &script::LOCK, &cmd)
-                    .await?
-            }
-            confirmation => {
-                let cmds = std::slice::from_ref(&cmd);
-                store
-                    .servers
-                    .send_replicated("lock", store.peer_keys.slot, Some(&script::LOCK), cmds, confirmation)
-                    .await?
-            }
-        };
-        let mut reply = store.parse_reply("lock", value)?;
-        let slot = u32_or_zero(reply.int()?);
-        if slot > 0 {
-            let hold = Some((Fence(reply.int()?.unsigned_abs()), slot));
-            return Ok(LockReply { hold, ..LockReply::default() });
-        }
-        let (waiters_ahead, expires) = (u32_or_zero(reply.int()?), reply.optional_int()?);
-        lock_reply = LockReply {
-            hold: None,
-            waiters_ahead,
-            expires_in: expires.map(|expires| duration_until(expires, reply.now)),
-        };
-        if reply.int()? == 0 {
-            break;
-        }
-    }
-    Ok(lock_reply)
-}
-
-/// Implements `LockStore::extend_locks`.
-pub(super) async fn extend_locks(store: &Redis, requests: &[LockRequest]) -> Result<Vec<bool>> {
-    let searches: Vec<(&LockRequest, u32)> = requests.iter().map(|request| (request, slot_count(request))).collect();
-    let mut replies = extend_in_batches(store, &searches).await?;
-    // An owner that asked for fewer slots than the lock has may hold one of the others.
-    let has_more_slots = |index: &usize| replies[*index] > HOLD_EXTENDED;
-    let repeated: Vec<usize> = (0..requests.len()).filter(has_more_slots).collect();
-    if !repeated.is_empty() {
-        let searches: Vec<(&LockRequest, u32)> =
-            repeated.iter().map(|index| (&requests[*index], replies[*index])).collect();
-        for (index, reply) in repeated.into_iter().zip(extend_in_batches(store, &searches).await?) {
-            replies[index] = reply;
-        }
-    }
-    Ok(replies.into_iter().map(|reply| reply == HOLD_EXTENDED).collect())
 }
 
 /// Searches each hold in this many slots, and returns the script's reply for it.
@@ -160,27 +181,11 @@ async fn extend_batch(store: &Redis, searches: &[(&LockRequest, u32)]) -> Result
     Ok(replies.into_iter().map(|reply| u32_or_zero(parse_number(&reply.unwrap_or_default()).min(max))).collect())
 }
 
-/// Implements `LockStore::unlock`.
-pub(super) async fn unlock(store: &Redis, request: &LockRequest) -> Result<bool> {
-    release(store, "unlock", request, false).await
-}
-
-/// Implements `LockStore::cancel_wait`.
-pub(super) async fn cancel_wait(store: &Redis, request: &LockRequest) -> Result<()> {
-    release(store, "cancel_wait", request, true).await.map(drop)
-}
-
 /// Releases an owner's slot and wait, or only its wait. Returns whether it held a slot.
 async fn release(store: &Redis, op: &'static str, request: &LockRequest, only_wait: bool) -> Result<bool> {
     let mut cmd = lock_command(store, &script::UNLOCK, &request.name)?;
     cmd.arg(slot_count(request)).arg(request.owner.to_string()).arg(if only_wait { "1" } else { "" });
     Ok(end_holds(store, op, &script::UNLOCK, &cmd).await? > 0)
-}
-
-/// Implements `LockStore::break_lock`.
-pub(super) async fn break_lock(store: &Redis, name: &str) -> Result<u64> {
-    let cmd = lock_command(store, &script::BREAK_LOCK, name)?;
-    end_holds(store, "break_lock", &script::BREAK_LOCK, &cmd).await
 }
 
 /// Ends holds and notifies the next waiter; repeats while it meets only dead waiters. Returns the number of ended
@@ -203,43 +208,6 @@ async fn end_holds(store: &Redis, op: &'static str, script: &Script, cmd: &Cmd) 
         }
     }
     Ok(ended)
-}
-
-/// Implements `LockStore::locks`.
-///
-/// Locks have no order, so that taking one is cheap: a page scans all of them and keeps the first in order.
-pub(super) async fn locks(store: &Redis, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-    let after = cursor.map(parse_lock_cursor).transpose()?;
-    let mut holds: BTreeMap<(String, u32), Vec<u8>> = BTreeMap::new();
-    let (mode, mut position) = match name {
-        Some(name) => ("one", check_lock_name(name)?.to_owned()),
-        None => ("all", "0".to_owned()),
-    };
-    for _ in 0..LOCK_SCANS_MAX {
-        let mut cmd = script::LOCKS.call(&store.peer_keys);
-        cmd.arg(store.manual_now()).arg(mode).arg(&position);
-        let mut reply =
-            store.run_script("locks", ConnectionRole::Client, store.peer_keys.slot, &script::LOCKS, &cmd).await?;
-        position = reply.text()?;
-        let (names, slots, values) = (reply.list()?, reply.list()?, reply.list()?);
-        for ((name, slot), hold) in names.into_iter().zip(slots).zip(values) {
-            let name = name.and_then(|name| String::from_utf8(name).ok());
-            if let (Some(name), Some(slot), Some(hold)) = (name, slot, hold) {
-                holds.insert((name, u32_or_zero(parse_number(&slot))), hold);
-            }
-        }
-        if let Some(after) = &after {
-            holds = holds.split_off(after);
-            holds.remove(after);
-        }
-        while holds.len() > LOCK_PAGE_SIZE + 1 {
-            holds.pop_last();
-        }
-        if position == "0" {
-            return build_page(store, holds).await;
-        }
-    }
-    Err(Error::store("locks", "too many locks to list"))
 }
 
 /// Builds a page from these holds.
