@@ -183,7 +183,16 @@ impl Cluster {
         master
     }
 
-    /// Waits until every running node serves all slots, for example after a failover.
+    /// Waits until a running node is master of this key's slot and every running node serves all slots.
+    ///
+    /// `wait_until_ok` alone is not enough: right after a kill, no node has noticed it yet.
+    #[track_caller]
+    pub fn wait_for_failover(&self, key: &str) {
+        self.master_of(key);
+        self.wait_until_ok();
+    }
+
+    /// Waits until every running node serves all slots.
     #[track_caller]
     pub fn wait_until_ok(&self) {
         for node in self.living() {
@@ -200,6 +209,14 @@ impl Cluster {
         self.wait_until_ok();
         // All conditions are checked in one pass: a node that was away reports its old view for a while.
         wait_for("six healthy nodes", || self.nodes.iter().try_for_each(Cluster::sees_all));
+        // Only now: a node that was away may have become a replica after its own view was checked.
+        wait_for("a copy on every replica", || {
+            let link = |node: &Server| node.info(&["INFO", "replication"], "master_link_status");
+            match self.nodes.iter().filter(|node| link(node) == "up").count() {
+                MASTERS => Ok(()),
+                other => Err(format!("{other} of {MASTERS} replicas have a copy")),
+            }
+        });
     }
 
     fn sees_all(node: &Server) -> Result<(), String> {

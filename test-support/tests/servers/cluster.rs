@@ -17,8 +17,8 @@ fn a_silent_master_is_replaced_by_its_replica(binary: Binary) {
     assert_eq!(client.send_command(&["WAIT", "1", "5000"]).expect("a reply").text(), "1", "the replica has it");
 
     assert_eq!(cluster.kill_master_of(KEY), master);
+    cluster.wait_for_failover(KEY);
     assert_eq!(cluster.master_of(KEY), replica);
-    cluster.wait_until_ok();
     assert_eq!(cluster.nodes()[replica].send_command(&["GET", KEY]).text(), "kept");
 
     cluster.heal();

@@ -39,9 +39,12 @@ async fn workers_follow_a_cluster_to_the_new_master() {
     let load = Load::begin_with_lost_outcomes(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
         load.wait_until_pushed(200).await;
-        servers.kill_master_of(queue);
-        servers.wait_until_ok();
-        servers.heal();
+        tokio::task::block_in_place(|| {
+            let old = servers.kill_master_of(queue);
+            servers.wait_for_failover(queue);
+            servers.heal();
+            assert_ne!(servers.master_of(queue), old, "another node was promoted");
+        });
     }
     load.wait_until_pushed(200).await;
     assert_eq!(load.end().await, 0);
@@ -101,7 +104,7 @@ async fn pushes_wake_after_a_failover_in_a_cluster() {
     let servers = Cluster::start(Options::durable(Binary::Redis), Cluster::QUICK);
     pushes_wake_after_a_failover(&servers.url(), || {
         servers.kill_master_of("{red}");
-        servers.wait_until_ok();
+        servers.wait_for_failover("{red}");
     })
     .await;
 }

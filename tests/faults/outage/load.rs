@@ -109,8 +109,8 @@ impl Load {
         let (pushed, unknown) = (self.ledger.pushed(), self.unknown.load(Ordering::Relaxed));
         println!("{pushed} pushed, {unknown} unknown, {} dead, {missing} lost", dead.len());
         assert_eq!(self.ledger.violations(), Vec::<String>::new());
+        assert!(is_empty(&duly).await, "jobs are left after {TIMEOUT:?}: {:?}", duly.counts().await);
         assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all started jobs have completed");
-        assert!(is_empty(&duly).await, "jobs are left: {:?}", duly.counts().await);
         assert_eq!(duly.verify().await.expect("a report").violations, Vec::new(), "no job is held or corrupt");
         missing
     }
