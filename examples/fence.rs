@@ -38,15 +38,14 @@ async fn main() -> duly::Result<()> {
     let price = Arc::new(Mutex::new(Price { cents: 0, fence: Fence(0) }));
     duly.push(SetPrice { cents: 100 }).await?;
 
-    let handler = |job: SetPrice, ctx: Ctx| async move {
-        let price = ctx.state::<Arc<Mutex<Price>>>().ok_or("no price")?;
+    let handler = |job: SetPrice, ctx: Ctx, price: Arc<Mutex<Price>>| async move {
         price.lock().map_err(|_| "poisoned")?.set_cents(job.cents, ctx.fence())?;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(match ctx.attempt() {
             1 => Outcome::retry(Duration::ZERO, "once more, under a greater fence"),
             _ => Outcome::Ack,
         })
     };
-    let summary = duly.worker().with_state(price.clone()).on(handler).drain().await?;
+    let summary = duly.worker().on_with(price.clone(), handler).drain().await?;
     assert_eq!((summary.retried, summary.acked), (1, 1));
 
     let late_write = price.lock().expect("not poisoned").set_cents(1, Fence(1));

@@ -29,7 +29,7 @@ async fn main() -> duly::Result<()> {
 
     println!("{} done", summary.acked);
     for id in [ada, bob] {
-        if let Some(record) = duly.get(id).await? {
+        if let Some(record) = duly.jobs().get(id).await? {
             println!("{id} is {}", record.state);
         }
     }

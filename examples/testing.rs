@@ -27,7 +27,7 @@ async fn main() -> duly::Result<()> {
     let clock = Clock::manual();
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await?;
     let id = duly.push(Remind { user: 7 }.after(Duration::from_secs(24 * 3600))).await?.id();
-    let drain = || duly.worker().on(remind).retry("remind", Retry::fixed(Duration::from_secs(60))).drain();
+    let drain = || duly.worker().on(remind).retry::<Remind>(Retry::fixed(Duration::from_secs(60))).drain();
 
     assert_eq!(drain().await?.settled(), 0, "not before tomorrow");
     clock.advance(Duration::from_secs(24 * 3600));
@@ -35,7 +35,7 @@ async fn main() -> duly::Result<()> {
     clock.advance(Duration::from_secs(60));
     assert_eq!(drain().await?.acked, 1, "the second does not");
 
-    let record = duly.get(id).await?.expect("is kept for a day");
+    let record = duly.jobs().get(id).await?.expect("is kept for a day");
     assert_eq!(record.state, State::Done);
     println!("done after {} failed attempt: {}", record.attempts, record.failures[0].error);
     Ok(())

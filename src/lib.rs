@@ -29,7 +29,50 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The [`guide`] has a page for each subject; begin with [getting started](guide::getting_started).
+//!
+//! # A tour
+//!
+//! | to | use |
+//! |---|---|
+//! | open a store | [`Duly::open`]; [`Builder`] has options such as the lease, the clock and middleware |
+//! | describe a kind of job | [`Args`] on a type of your own |
+//! | push jobs | [`Duly::push`] or [`Duly::push_all`]; [`Push`] and [`PushExt`] have the options |
+//! | push and end jobs in your own SQLite transaction | [`Duly::push_in`] and [`Ctx::ack_in`] |
+//! | run jobs | [`Duly::worker`] returns a [`Worker`]; a handler gets a [`Ctx`] and may return an [`Outcome`] or a [`JobResult`] |
+//! | choose when failed attempts are retried | [`Retry`] |
+//! | read, change, wait for and remove jobs | [`Duly::jobs`]; a [`Filter`] selects many |
+//! | pause and count queues, and set their capacity | [`Duly::queues`] |
+//! | push jobs at fixed times | [`Duly::cron`] adds a rule, [`Duly::crons`] manages them; see [`cron`] |
+//! | allow only one process at a time to do something | [`Duly::lock`]; [`Duly::locks`] lists the locks; see [`lock`] |
+//! | run a method on other nodes | [`Duly::call`] and [`Duly::on_call`]; [`Duly::nodes`] lists the nodes; see [`call`] |
+//! | wrap pushes and attempts | [`Middleware`] |
+//! | test your jobs | [`Clock::manual`], [`Worker::drain`], and [`testing`] |
+//! | operate a store | [`Duly::health`], [`Duly::verify`], [`Duly::backup`]; see [`admin`] |
+//! | read statistics of attempts | [`Duly::kind_stats`] |
+//! | move queues to another store | [`Duly::transfer_to`] |
+//! | manage access to the HTTP API | [`Duly::tokens`] and [`Duly::audit`] |
+//! | work on the keys of Sidekiq, ActionHero and others | `duly::compat`, with the feature `compat` |
+//! | handle errors | [`Error`], sorted by what the caller can do |
+//!
+//! [`bounds`] lists every maximum and every default.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `sqlite` | yes | stores in a SQLite file and in memory; SQLite is compiled into your program |
+//! | `redis` | no | stores on Redis and Valkey: `redis://`, `rediss://`, with Sentinel and Cluster |
+//! | `compat` | no | stores on the keys of other systems, see [interoperability](guide::interop); includes `redis` |
+//! | `otel` | no | the OpenTelemetry context of a push becomes the parent of the job's attempts |
+//!
+//! Cargo allows one `libsqlite3-sys` per program, so all crates that link SQLite must accept the same version. duly
+//! accepts rusqlite 0.39 to 0.41, as sqlx 0.9 and diesel 2.3 do, and re-exports the one that Cargo chose as
+//! `duly::rusqlite`. If Cargo reports a conflict about `links = "sqlite3"`, update the other crate, or use duly without
+//! SQLite: `default-features = false, features = ["redis"]`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_debug_implementations, missing_docs, unreachable_pub)]
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
@@ -42,6 +85,8 @@ mod clock;
 pub mod compat;
 pub mod cron;
 mod error;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 pub mod job;
 pub mod lock;
 pub mod metrics;
@@ -66,7 +111,7 @@ pub mod call {
 
 pub use client::{Builder, Duly};
 pub use clock::Clock;
-pub use error::{BoxError, Error, Result};
+pub use error::{BoxError, ConflictKind, Error, Result};
 pub use job::args::{Args, PushExt};
 pub use job::filter::Filter;
 pub use job::push::{Push, PushResult};
@@ -81,37 +126,11 @@ pub use store::sqlite::AfterCommit;
 /// Stops a worker. Re-exported so that a program needs no dependency on the same version of `tokio-util`.
 pub use tokio_util::sync::CancellationToken;
 pub use worker::Worker;
-pub use worker::event::{Event, RunSummary};
-pub use worker::handler::{Ctx, IntoOutcome};
+pub use worker::ctx::Ctx;
+pub use worker::into_outcome::JobResult;
 pub use worker::middleware::Middleware;
 
-/// The Rust in the documents is compiled and run as tests.
+/// The Rust programs in the README run as tests, like those of the [`guide`].
 #[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../README.md")]
-    struct Readme;
-    #[doc = include_str!("../docs/guide/jobs.md")]
-    struct Jobs;
-    #[doc = include_str!("../docs/guide/workers.md")]
-    struct Workers;
-    #[doc = include_str!("../docs/guide/testing.md")]
-    struct Testing;
-    #[doc = include_str!("../docs/guide/debugging.md")]
-    struct Debugging;
-    #[doc = include_str!("../docs/guide/moving-stores.md")]
-    struct MovingStores;
-    #[doc = include_str!("../docs/guide/locks.md")]
-    struct Locks;
-    #[doc = include_str!("../docs/guide/calls.md")]
-    struct Calls;
-    #[cfg(feature = "compat")]
-    #[doc = include_str!("../docs/guide/interop.md")]
-    struct Interop;
-    #[cfg(feature = "compat")]
-    #[doc = include_str!("../docs/migrating/actionhero.md")]
-    struct ActionHero;
-    #[doc = include_str!("../docs/guide/cron.md")]
-    struct Cron;
-    #[doc = include_str!("../docs/guide/managing-jobs.md")]
-    struct ManagingJobs;
-}
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use metrics::{Histogram, Unit, counter, histogram};
+use metrics::{Histogram, Unit, counter, gauge, histogram};
 
+use crate::job::Job;
 use crate::job::push::{Push, PushResult};
-use crate::job::{Job, Outcome};
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ use crate::job::{Job, Outcome};
 pub enum MetricKind {
     /// A value that only increases.
     Counter,
+    /// A value that increases and decreases.
+    Gauge,
     /// A distribution of values.
     Histogram,
 }
@@ -39,8 +41,13 @@ const fn seconds_metric(name: &'static str, labels: &'static [&'static str], des
     Metric { name, kind: MetricKind::Histogram, labels, description }
 }
 
+const fn gauge_metric(name: &'static str, labels: &'static [&'static str], description: &'static str) -> Metric {
+    Metric { name, kind: MetricKind::Gauge, labels, description }
+}
+
 const PUSHED: &str = "duly_jobs_pushed_total";
 const CLAIMED: &str = "duly_jobs_claimed_total";
+const RUNNING: &str = "duly_jobs_running";
 const SETTLED: &str = "duly_jobs_settled_total";
 const OUTCOMES_REJECTED: &str = "duly_outcomes_rejected_total";
 const TAKEN_BACK: &str = "duly_jobs_taken_back_total";
@@ -57,10 +64,11 @@ const REPLIES: &str = "duly_call_replies_total";
 pub const METRICS: &[Metric] = &[
     counter_metric(PUSHED, &["queue", "kind"], "Jobs pushed by this process, not counting jobs that already existed."),
     counter_metric(CLAIMED, &["queue"], "Jobs claimed by workers of this process."),
+    gauge_metric(RUNNING, &["queue"], "Attempts that run in this process now."),
     counter_metric(
         SETTLED,
         &["queue", "kind", "outcome"],
-        "Attempts whose outcome was recorded: ack, retry, bury, release.",
+        "Attempts whose end was recorded: ack, retry, bury, release, or cancelled.",
     ),
     counter_metric(OUTCOMES_REJECTED, &["queue"], "Outcomes rejected because another node had taken the job over."),
     counter_metric(TAKEN_BACK, &["queue"], "Jobs taken back from dead nodes."),
@@ -81,6 +89,7 @@ pub fn describe_metrics() {
     for metric in METRICS {
         match metric.kind {
             MetricKind::Counter => metrics::describe_counter!(metric.name, Unit::Count, metric.description),
+            MetricKind::Gauge => metrics::describe_gauge!(metric.name, Unit::Count, metric.description),
             MetricKind::Histogram => metrics::describe_histogram!(metric.name, Unit::Seconds, metric.description),
         }
     }
@@ -121,6 +130,11 @@ pub(crate) fn record_claimed(queue: &str, jobs: usize) {
     }
 }
 
+/// Adds to the running attempts of a queue; several workers of a process may share it.
+pub(crate) fn add_running(queue: &str, attempts: f64) {
+    gauge!(RUNNING, "queue" => queue.to_owned()).increment(attempts);
+}
+
 pub(crate) fn record_taken_back(queue: &str, jobs: usize) {
     if jobs > 0 {
         counter!(TAKEN_BACK, "queue" => queue.to_owned()).increment(jobs as u64);
@@ -143,14 +157,14 @@ pub(crate) struct SettleMetrics {
 }
 
 impl SettleMetrics {
-    pub(crate) fn record(&mut self, job: &Job, outcome: &Outcome, duration: Duration) {
+    pub(crate) fn record(&mut self, job: &Job, outcome: &'static str, duration: Duration) {
         let is_same = |(queue, kind, last_outcome, ..): &(String, String, &'static str, u64, Histogram)| {
-            *queue == job.queue && *kind == job.kind && *last_outcome == outcome.as_str()
+            *queue == job.queue && *kind == job.kind && *last_outcome == outcome
         };
         if !self.last.as_ref().is_some_and(is_same) {
             self.flush();
             let durations = histogram!(ATTEMPT_DURATION, "queue" => job.queue.clone(), "kind" => job.kind.clone());
-            self.last = Some((job.queue.clone(), job.kind.clone(), outcome.as_str(), 0, durations));
+            self.last = Some((job.queue.clone(), job.kind.clone(), outcome, 0, durations));
         }
         if let Some((.., count, durations)) = &mut self.last {
             *count += 1;

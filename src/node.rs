@@ -15,6 +15,11 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(3);
 /// Interval between two heartbeats with the default lease.
 pub const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Returns a command that takes back the jobs of dead nodes of a queue, and runs none of them.
+pub(crate) fn take_back_command(queue: &str) -> String {
+    format!("duly work --queue {queue} --exec true --kind none --until-empty")
+}
+
 /// The identity of one run of one process.
 ///
 /// Never a configured name: a restarted process must not extend the lease of its dead predecessor.
@@ -27,7 +32,9 @@ impl FromStr for NodeId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Uuid::parse_str(text).map(NodeId).map_err(|_| Error::invalid("node", "not a node id; ids are UUIDs"))
+        Uuid::parse_str(text)
+            .map(NodeId)
+            .map_err(|_| Error::invalid("node", "not a node id; use the UUID from the list of nodes"))
     }
 }
 

@@ -39,7 +39,12 @@ pub(crate) fn start_thread(
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| start_error(op, &error))
+    spawn_thread(name, run).map_err(|error| start_error(op, &error))
+}
+
+/// Starts a thread with this name, for callers that give the error a context of their own.
+pub(crate) fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 /// Builds a runtime that runs on the one thread that blocks on it.
@@ -48,5 +53,5 @@ pub(crate) fn build_thread_runtime(op: &'static str) -> Result<tokio::runtime::R
 }
 
 fn start_error(op: &'static str, error: &std::io::Error) -> Error {
-    Error::store(op, format!("cannot start a thread: {error}"))
+    Error::store(op, format!("cannot start a thread: {error}; raise the limit of threads, or end other processes"))
 }

@@ -1,5 +1,7 @@
 //! The rules of the architecture that a search through the source text can check.
 
+#[path = "tidy/architecture.rs"]
+mod architecture;
 #[path = "../src/store/redis/assemble.rs"]
 mod assemble;
 
@@ -104,7 +106,11 @@ fn names_module(line: &str, modules: &[&str]) -> bool {
 
 #[test]
 fn files_and_functions_stay_small() {
-    const FN_STARTS: &[&str] = &["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "];
+    const VISIBILITIES: [&str; 4] = ["", "pub ", "pub(crate) ", "pub(super) "];
+    let is_start = |code: &str| {
+        let item = VISIBILITIES.iter().rev().find_map(|visibility| code.strip_prefix(visibility)).unwrap_or(code);
+        item.starts_with("fn ") || item.starts_with("async fn ") || item.starts_with("const fn ")
+    };
     let mut too_long = Vec::new();
     for file in files(CODE, &[".rs"]) {
         let lines = file.text.lines().count();
@@ -115,7 +121,7 @@ fn files_and_functions_stay_small() {
         let mut function: Option<(usize, String)> = None;
         for (index, line) in file.text.lines().enumerate() {
             let code = line.trim_start();
-            if FN_STARTS.iter().any(|start| code.starts_with(start)) && !line.trim_end().ends_with(['}', ';']) {
+            if is_start(code) && !line.trim_end().ends_with(['}', ';']) {
                 function = Some((index, format!("{}}}", " ".repeat(line.len() - code.len()))));
             }
             if let Some((start, _)) = function.take_if(|(_, end)| line.trim_end() == end)
@@ -200,7 +206,7 @@ fn only_a_store_knows_its_database() {
     Rule {
         name: "only the SQLite store uses SQLite",
         scope: &["src"],
-        except: &["src/store/sqlite/", "src/lib.rs", "src/client.rs"],
+        except: &["src/store/sqlite/", "src/lib.rs", "src/client/transactions.rs"],
         sample: "use rusqlite::Connection;",
     }
     .forbid(|line| line.contains("rusqlite"));
@@ -233,7 +239,7 @@ fn dependencies_point_one_way() {
         except: &[],
         sample: "use crate::{error::Result, worker::Worker};",
     }
-    .forbid(|line| names_module(line, &["worker", "client", "peers", "lock", "transfer", "testing", "Duly"]));
+    .forbid(|line| names_module(line, &["worker", "client", "peers", "lock", "transfer", "admin", "testing", "Duly"]));
     Rule {
         name: "an attempt never accesses the store",
         scope: &["src/worker/attempt.rs"],
@@ -277,7 +283,7 @@ fn other_systems_are_named_only_in_compat() {
         |except, sample| Rule { name: "other systems are named only in compat", scope: &["src"], except, sample };
     rule(&["src/compat/", "src/lib.rs", "src/store/open.rs"], "use crate::compat::sidekiq;")
         .forbid(|line| has_word(line, "compat") && !line.contains(r#"feature = "compat""#));
-    rule(&["src/compat/", "src/store/open.rs"], "let class = sidekiq_class(job);").forbid(|line| {
+    rule(&["src/compat/", "src/guide/", "src/store/open.rs"], "let class = sidekiq_class(job);").forbid(|line| {
         let line = line.to_lowercase();
         ["sidekiq", "actionhero", "resque", "redis_in_action", "bullmq"].iter().any(|name| line.contains(name))
     });
@@ -327,11 +333,23 @@ fn scripts_follow_their_rules() {
     }
 }
 
+#[test]
+fn no_two_parts_have_the_same_name() {
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files(&["src/store/redis/lua/lib", "src/compat"], &[".lua"]) {
+        if let Some((_, name)) = file.path.rsplit_once("/lib/") {
+            names.entry(name.to_owned()).or_default().push(file.path.clone());
+        }
+    }
+    names.retain(|_, paths| paths.len() > 1);
+    assert!(names.is_empty(), "a reader cannot tell which one a script includes: {names:#?}");
+}
+
 /// A part defines a function of its name, or the functions that its header lists.
 #[test]
 fn parts_define_the_functions_they_name() {
     // These define constants or run statements.
-    const NO_FUNCTION: [&str; 4] = ["read_time", "check_format", "log_limits", "failure_limits"];
+    const NO_FUNCTION: [&str; 5] = ["read_time", "check_format", "log_limits", "failure_limits", "cancelled_limits"];
     let mut missing = Vec::new();
     for file in files(&["src/store/redis/lua/lib", "src/compat"], &[".lua"]) {
         let Some((_, name)) = file.path.strip_suffix(".lua").and_then(|path| path.rsplit_once("/lib/")) else {
@@ -387,6 +405,15 @@ fn only_keys_rs_spells_keys() {
     .forbid(|line| ["queue:{", "\"stat:", "\":work"].iter().any(|key| line.contains(key)));
 }
 
+/// The address of the repository: links to files that are not part of the book start with this.
+const REPOSITORY: &str = "https://github.com/duly-rs/duly/blob/main/";
+
+/// Returns the link definitions of a document: label and target.
+fn link_definitions(text: &str) -> Vec<(&str, &str)> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    lines.filter(|(label, target)| !label.contains(']') && !target.contains(' ')).collect()
+}
+
 #[test]
 fn links_between_documents_resolve() {
     let mut broken = Vec::new();
@@ -395,13 +422,60 @@ fn links_between_documents_resolve() {
     documents.extend(files(&["docs"], &[".md"]).into_iter().map(|file| root().join(file.path)));
     for path in documents {
         let text = fs::read_to_string(&path).expect("text");
-        for (start, _) in text.match_indices("](") {
-            let link = text[start + 2..].split([')', '#']).next().unwrap_or_default();
-            let is_external = link.is_empty() || link.contains("://");
-            if !is_external && !path.parent().unwrap_or(Path::new(".")).join(link).exists() {
+        let inline = text.match_indices("](").map(|(start, _)| text[start + 2..].split(')').next().unwrap_or_default());
+        for link in inline.chain(link_definitions(&text).into_iter().map(|(_, target)| target)) {
+            let file = link.split('#').next().unwrap_or_default();
+            let target = match file.strip_prefix(REPOSITORY) {
+                Some(file) => root().join(file),
+                None => path.parent().unwrap_or(Path::new(".")).join(file),
+            };
+            let is_external = file.contains("://") && !file.starts_with(REPOSITORY);
+            if !file.is_empty() && !is_external && !target.exists() {
                 broken.push(format!("{}: {link}", path.display()));
             }
         }
     }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_document_starts_with_its_title() {
+    let documents = files(&["docs"], &[".md"]);
+    let untitled: Vec<_> =
+        documents.iter().filter(|file| !file.text.starts_with("# ")).map(|file| &file.path).collect();
+    assert!(documents.len() > 30 && untitled.is_empty(), "{untitled:#?}");
+}
+
+/// The guides are also modules of the crate. There, a relative link would lead nowhere: `links.md` redirects it.
+#[test]
+fn guides_link_only_through_definitions_that_the_crate_redirects() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("text");
+    let (pages, redirects) = (read("src/guide/mod.rs"), read("src/guide/links.md"));
+    let redirects: BTreeMap<&str, &str> = link_definitions(&redirects).into_iter().collect();
+    let pages: Vec<&str> = pages.split('"').filter(|path| path.ends_with(".md") && *path != "links.md").collect();
+    assert!(pages.len() > 20, "{pages:?}");
+    let (mut broken, mut used) = (Vec::new(), Vec::new());
+    for page in pages {
+        let text = read(&format!("docs/{page}"));
+        for (start, _) in text.match_indices("](") {
+            let link = text[start + 2..].split(')').next().unwrap_or_default();
+            if !link.starts_with('#') && !link.contains("://") {
+                broken.push(format!("{page}: write ({link}) as a definition at the end of the page"));
+            }
+        }
+        for (label, target) in link_definitions(&text) {
+            used.push(label.to_owned());
+            let fragment = |link: &str| link.split_once('#').map(|(_, fragment)| fragment.to_owned());
+            if redirects.get(label).is_none_or(|redirect| fragment(redirect) != fragment(target)) {
+                broken.push(format!("{page}: src/guide/links.md has no definition of [{label}] for {target}"));
+            }
+        }
+    }
+    broken.extend(
+        redirects
+            .into_keys()
+            .filter(|label| !used.iter().any(|used| used == label))
+            .map(|label| format!("src/guide/links.md: no page uses [{label}]")),
+    );
     assert!(broken.is_empty(), "{broken:#?}");
 }

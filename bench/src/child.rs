@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use duly::{Args, Ctx, Duly, Event};
+use duly::worker::Event;
+use duly::{Args, Ctx, Duly};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Noop, noop, push_jobs};

@@ -81,7 +81,7 @@ async fn put_rules(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
         let mut puts = JoinSet::new();
         for number in from..rules.min(from + RULES_PER_BATCH) {
             let (duly, rule) = (duly.clone(), build_rule(number, pattern)?);
-            puts.spawn(async move { duly.put_cron(rule).await });
+            puts.spawn(async move { duly.crons().put(rule).await });
         }
         while let Some(put) = puts.join_next().await {
             put??;
@@ -95,7 +95,7 @@ async fn remove_rules(duly: &Duly, rules: usize) -> Result<()> {
         let mut removes = JoinSet::new();
         for number in from..rules.min(from + RULES_PER_BATCH) {
             let duly = duly.clone();
-            removes.spawn(async move { duly.remove_cron(&format!("rule-{number}")).await });
+            removes.spawn(async move { duly.crons().remove(&format!("rule-{number}")).await });
         }
         while let Some(removed) = removes.join_next().await {
             removed??;
@@ -151,7 +151,7 @@ async fn measure_simultaneous_rules(duly: &Duly, child: &BenchProcess, rules: us
     }
     let (mut last, mut cursor) = (Duration::ZERO, None);
     loop {
-        let page = duly.list(Filter::all().limit(1_000).cursor(cursor)).await?;
+        let page = duly.jobs().list(Filter::all().limit(1_000).cursor(cursor)).await?;
         for record in &page.jobs {
             let after = wall_us(record.job.pushed).saturating_sub(moment * 1_000_000);
             last = last.max(Duration::from_micros(after));

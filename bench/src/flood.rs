@@ -38,7 +38,7 @@ pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_JOBS_PER_SECOND) as u64);
     push_jobs(&duly, jobs, || Noop::new().at(due).queue("flood")).await?;
     let starts = Arc::new(Mutex::new(Samples::default()));
-    let worker = duly.worker().queue("flood", 100).queue("other", 10).with_state(starts.clone()).on(noop).on(run_probe);
+    let worker = duly.worker().queue("flood", 100).queue("other", 10).on(noop).on_with(starts.clone(), run_probe);
     let worker_run = MeasuredWorker::start(worker).await?;
     let wait = due.duration_since(SystemTime::now()).unwrap_or_default();
     eprintln!("flood: begins in {:.1} s", wait.as_secs_f64());
@@ -68,9 +68,9 @@ pub(crate) async fn run(config: &BenchConfig) -> Result<Vec<ReportLine>> {
     ])
 }
 
-async fn run_probe(job: Probe, ctx: Ctx) {
+async fn run_probe(job: Probe, _: Ctx, starts: Arc<Mutex<Samples>>) {
     let start_ms = monotonic_us().saturating_sub(job.pushed_us) as f64 / 1_000.0;
-    if let Some(Ok(mut starts)) = ctx.state::<Arc<Mutex<Samples>>>().map(|starts| starts.lock()) {
+    if let Ok(mut starts) = starts.lock() {
         starts.record(start_ms);
     }
 }

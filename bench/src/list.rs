@@ -109,7 +109,7 @@ fn nth_job(n: u32) -> Push {
 
 /// Measures each filter and the counts in the second store, compared to the first.
 pub(crate) async fn measure(group: &'static str, config: &BenchConfig, stores: &[Duly]) -> Result<Vec<ReportLine>> {
-    let groups = stores[0].dead_groups(None).await?;
+    let groups = stores[0].jobs().dead_groups(None).await?;
     // The id of a group derives from kind and error, so it is the same in both stores.
     let dead = groups.into_iter().find(|dead| dead.kind == GROUPED_KIND).context("no group of dead jobs")?;
     let mut lines = Vec::new();
@@ -142,7 +142,7 @@ async fn measure_page(duly: &Duly, filter: &Filter) -> Result<f64> {
     let mut samples = Samples::default();
     for _ in 0..SAMPLES_PER_ROUND {
         let begin = Instant::now();
-        let page = duly.list(filter.clone()).await?;
+        let page = duly.jobs().list(filter.clone()).await?;
         samples.record(begin.elapsed().as_secs_f64() * 1e6);
         ensure!(page.jobs.len() == 50, "{} jobs on a page of {filter}", page.jobs.len());
     }
@@ -153,7 +153,7 @@ async fn measure_counts(duly: &Duly) -> Result<f64> {
     let mut samples = Samples::default();
     for _ in 0..SAMPLES_PER_ROUND {
         let begin = Instant::now();
-        ensure!(!duly.counts().await?.is_empty(), "no queue");
+        ensure!(!duly.queues().counts().await?.is_empty(), "no queue");
         samples.record(begin.elapsed().as_secs_f64() * 1e6);
     }
     Ok(samples.median())

@@ -104,6 +104,7 @@ async fn run_group(group: Group, config: &BenchConfig) -> Result<Vec<ReportLine>
         Group::Http => http::run(config).await,
         Group::History => history::run(config).await,
         Group::RedisPush => redis::push(config).await,
+        Group::RedisPushPaths => redis::push_paths(config).await,
         Group::RedisDrain => redis::drain(config).await,
         Group::RedisLifecycle => redis::lifecycle(config).await,
         Group::RedisWake => redis::wake(config).await,

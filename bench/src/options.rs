@@ -9,8 +9,8 @@ usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
 NAMES    push lifecycle peers single-job growth flood reopen wake shrink lock call cron list http history;
          all of them if none is named
-         on Redis: redis-push redis-drain redis-lifecycle redis-wake redis-lateness redis-memory redis-growth
-         redis-failover redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
+         on Redis: redis-push redis-push-paths redis-drain redis-lifecycle redis-wake redis-lateness redis-memory
+         redis-growth redis-failover redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
          redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures are not meaningful
 --plot   writes a bar chart
@@ -36,6 +36,7 @@ pub(crate) enum Group {
     Http,
     History,
     RedisPush,
+    RedisPushPaths,
     RedisDrain,
     RedisLifecycle,
     RedisWake,
@@ -72,8 +73,9 @@ const EMBEDDED_GROUPS: [Group; 15] = [
 ];
 
 /// The groups of the name `redis`.
-const REDIS_GROUPS: [Group; 14] = [
+const REDIS_GROUPS: [Group; 15] = [
     Group::RedisPush,
+    Group::RedisPushPaths,
     Group::RedisDrain,
     Group::RedisLifecycle,
     Group::RedisWake,
@@ -108,6 +110,7 @@ impl Group {
             Group::Http => "http",
             Group::History => "history",
             Group::RedisPush => "redis-push",
+            Group::RedisPushPaths => "redis-push-paths",
             Group::RedisDrain => "redis-drain",
             Group::RedisLifecycle => "redis-lifecycle",
             Group::RedisWake => "redis-wake",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use duly::Event;
+use duly::worker::Event;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

@@ -26,7 +26,11 @@ impl ApiClient {
     pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
         let url = url.trim_end_matches('/');
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(CliError::new(exit::USAGE, format!("server: {url:?} is no URL; write http://127.0.0.1:7711")));
+            // The text may contain a password.
+            return Err(CliError::new(
+                exit::USAGE,
+                "server: not the URL of a server; write it as http://127.0.0.1:7711",
+            ));
         }
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(RESPONSE_TIMEOUT));
         // A redirected POST becomes a GET of another page, so redirects are errors.
@@ -41,6 +45,9 @@ impl ApiClient {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        // Without an @, a part that is not a port may be a password.
+        let is_port = |port: &str| port.parse::<u16>().is_ok() || port.ends_with(']');
+        let host = host.rsplit_once(':').filter(|(_, port)| !is_port(port)).map_or(host, |(host, _)| host);
         format!("{scheme}://{host}{path}")
     }
 
@@ -89,7 +96,7 @@ impl ApiClient {
         }
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         if !kind.eq_ignore_ascii_case("application/json") {
-            let kind = if kind.is_empty() { "something that has no type" } else { kind };
+            let kind = if kind.is_empty() { "content of no type" } else { kind };
             return Err(
                 self.unexpected_response_error(&format!("it responds {} with {kind}, not with JSON", status.as_u16()))
             );
@@ -109,7 +116,7 @@ impl ApiClient {
             ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
         };
-        let advice = "is `duly serve` running there, and is the address right?";
+        let advice = "check that `duly serve` is running there and that the address is right";
         let url = self.display_url();
         CliError::new(exit::STORE_FAILED, format!("cannot reach the server at {url}: {reason}; {advice}"))
     }
@@ -120,16 +127,13 @@ impl ApiClient {
         // The query of a login URL may contain secrets.
         let target = target.and_then(|target| target.split(['?', '#']).next()).unwrap_or("nowhere");
         let (url, status) = (self.display_url(), response.status().as_u16());
-        let advice = "if `duly serve` has moved, give that address to --server; if it is a login page, let the proxy in front pass /api/ with its Authorization header on";
-        CliError::new(
-            exit::STORE_FAILED,
-            format!("the server at {url} points elsewhere ({status}), to {target}: {advice}"),
-        )
+        let advice = "if `duly serve` has moved there, use that address for --server; if it is a login page, let the proxy pass requests for /api/ on, with their Authorization header";
+        CliError::new(exit::STORE_FAILED, format!("the server at {url} redirects ({status}) to {target}; {advice}"))
     }
 
     /// Builds the error for a response that does not come from a duly server.
     pub(crate) fn unexpected_response_error(&self, reason: &str) -> anyhow::Error {
-        let advice = "check the address and anything in front of it: a proxy that requires a login, a captive portal, another program on that port";
+        let advice = "check the address; a proxy with a login page, a captive portal or another program on that port may reply instead";
         let url = self.display_url();
         CliError::new(exit::STORE_FAILED, format!("the program at {url} is not a duly server: {reason}; {advice}"))
     }

@@ -1,13 +1,17 @@
 //! Selects jobs by ids or by a filter, and changes all jobs of a filter: count, confirm, apply.
 
 use clap::Args;
-use duly::admin::{BulkOperation, BulkReport};
+use duly::admin::{AuditOutcome, BulkOperation, BulkReport};
 use duly::{Duly, Filter, JobId};
 
 use crate::Setup;
+use crate::audit::BulkAction;
 use crate::exit::{self, CliError};
 use crate::input;
 use crate::output::pluralize;
+
+/// The digits of an id that `duly work` prints.
+const SHORT_ID_LEN: usize = 8;
 
 /// The jobs that a verb changes.
 #[derive(Debug, Args)]
@@ -51,11 +55,11 @@ impl JobSelector {
         if self.words.is_empty() {
             return Err(CliError::new(
                 exit::USAGE,
-                "which jobs? name ids, or write a filter such as state:dead, or say --all",
+                "no job is selected; give ids, a filter such as state:dead, or --all",
             ));
         }
         if self.words.iter().any(|word| word.trim().is_empty()) {
-            let reason = "an empty word means no job; is a variable not set? to mean all jobs say --all";
+            let reason = "an empty word selects no job; a variable may be unset; to select all jobs, use --all";
             return Err(CliError::new(exit::USAGE, reason));
         }
         match self.words.iter().any(|word| looks_like_id(word)) {
@@ -67,18 +71,26 @@ impl JobSelector {
     }
 }
 
-/// Returns true for an id, even if mistyped or cut after its first eight digits.
+/// Returns true for an id, even if mistyped or cut to at least eight digits, as `duly work` prints it. As a filter, such a
+/// word would select other jobs: those with it in their args.
 fn looks_like_id(word: &str) -> bool {
     let digits = word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    word.parse::<JobId>().is_ok() || (digits && (word.find('-') == Some(8) || word.matches('-').count() == 4))
+    let is_cut = word.len() >= SHORT_ID_LEN && !word.contains('-');
+    parse_id(word).is_ok() || (digits && (is_cut || word.find('-') == Some(8) || word.matches('-').count() == 4))
 }
 
 fn parse_job_id(word: &str) -> anyhow::Result<JobId> {
-    let invalid = |_| {
-        let reason = "is not the id of a job; ids have 36 characters and cannot be combined with a filter";
+    let invalid = |_: String| {
+        let reason = "is not the id of a job; ids have 36 characters (see `duly jobs ls`) and cannot be combined with a \
+                      filter; to select jobs by a text in their args, use args.PATH:TEXT";
         CliError::new(exit::USAGE, format!("`{}` {reason}", crate::escape::escape_text(word)))
     };
-    word.parse().map_err(invalid)
+    parse_id(word).map_err(invalid)
+}
+
+/// Parses the id of a job, or the jid that Sidekiq has for it.
+pub(crate) fn parse_id(word: &str) -> Result<JobId, String> {
+    word.parse().or_else(|error: duly::Error| duly::compat::id_of_jid(word).ok_or_else(|| error.to_string()))
 }
 
 /// Parses a filter from command-line words; restores the quotes that the shell removed.
@@ -109,6 +121,7 @@ fn quote_word(word: &str) -> String {
 /// `verb` is for the question (`Remove`), `done` for the report (`removed`).
 pub(crate) async fn confirm_and_run(
     setup: &Setup,
+    action: BulkAction<'_>,
     bulk: BulkOperation<'_>,
     verb: &str,
     done: &str,
@@ -129,9 +142,16 @@ pub(crate) async fn confirm_and_run(
     if count.matching > 0 && !setup.yes && !input::confirm(&question)? {
         return Err(CliError::new(exit::FAILURE, format!("nothing was {done}")));
     }
+    // Jobs may change even if this process is killed.
+    action.record(AuditOutcome::Started, None).await;
     let out = setup.out;
-    let report =
-        bulk.on_progress(move |so_far| out.print_hint(&format!("{done} so far: {}", so_far.applied))).run().await?;
+    let result =
+        bulk.on_progress(move |so_far| out.print_hint(&format!("{done} so far: {}", so_far.applied))).run().await;
+    match &result {
+        Ok(report) => action.record(AuditOutcome::Done, Some(report.applied)).await,
+        Err(_) => action.record(AuditOutcome::Unknown, None).await,
+    }
+    let report = result?;
     print_report(setup, &report, done)
 }
 
@@ -143,13 +163,13 @@ fn print_report(setup: &Setup, report: &BulkReport, done: &str) -> anyhow::Resul
         setup.out.print_line(&format!("{} {done}", pluralize(report.applied, "job", "jobs")))?;
         let reasons = [
             (report.skipped_running, "running"),
-            (report.skipped_moving, "on the way to another store"),
-            (report.skipped_unique, "another job has the unique key now"),
-            (report.skipped_changed, "moved on before it was its turn"),
+            (report.skipped_moving, "their queue is moving to another store"),
+            (report.skipped_unique, "another job has their unique key now"),
+            (report.skipped_changed, "their state has changed meanwhile"),
             (report.failed, "failed"),
         ];
         for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
-            setup.out.print_message(&format!("{count} left alone: {reason}"));
+            setup.out.print_message(&format!("{count} skipped: {reason}"));
         }
         for (id, error) in &report.errors {
             setup.out.print_message(&format!("job {id}: {}", crate::escape::escape_text(error)));
@@ -167,7 +187,7 @@ fn print_report(setup: &Setup, report: &BulkReport, done: &str) -> anyhow::Resul
 
 /// Returns the operation that makes all jobs of a filter due now.
 pub(crate) fn retry_all(duly: &Duly, filter: Filter) -> BulkOperation<'static> {
-    duly.reschedule_all(filter, duly::job::Due::Now)
+    duly.jobs().reschedule_all(filter, duly::job::Due::Now)
 }
 
 #[cfg(test)]
@@ -177,10 +197,10 @@ mod tests {
     #[test]
     fn id_like_word_is_not_a_filter() {
         let id = JobId::fresh().to_string();
-        for word in [&id[..], &id[..35], &id[..13], &id.replace('-', "")] {
+        for word in [&id[..], &id[..35], &id[..13], &id[..8], &id[28..], &id.replace('-', "")] {
             assert!(looks_like_id(word), "{word}");
         }
-        for word in ["deadbeef", "kind:mail", "2026-11-18", "a-b-c-d-no"] {
+        for word in ["beef", "kind:mail", "2026-11-18", "a-b-c-d-no"] {
             assert!(!looks_like_id(word), "{word}");
         }
     }

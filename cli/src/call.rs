@@ -13,7 +13,10 @@ use crate::Setup;
 use crate::escape::escape_json;
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
-use crate::{input, nodes, store};
+use crate::{audit, input, nodes, store};
+
+/// Built-in methods that change nothing: their calls are not recorded.
+const READ_ONLY: [&str; 3] = ["duly.ping", "duly.stats", "duly.jobs"];
 
 /// The most likely reason for missing replies.
 const OTHER_KEY_HINT: &str = "nodes with another DULY_CLUSTER_KEY do not reply";
@@ -59,10 +62,11 @@ pub(crate) async fn run(verb: CallArgs, setup: &Setup) -> anyhow::Result<()> {
     let args = verb.read_args()?;
     let duly = store::open_existing(setup).await?;
     let out = &setup.out;
-    let call = verb.build_call(&duly, &args).await?;
+    let (call, target) = verb.build_call(&duly, &args).await?;
+    let audited = AuditedCall { duly: &duly, target: (!READ_ONLY.contains(&&*verb.method)).then_some(target) };
     let hinted = |error| with_hint(error, &verb.method);
     if verb.no_reply {
-        let sent = call.send().await.map_err(hinted)?;
+        let sent = audited.record(call.send().await).await.map_err(hinted)?;
         return if out.is_json() {
             out.print_json(&json!({"sent": sent}))
         } else {
@@ -71,10 +75,27 @@ pub(crate) async fn run(verb: CallArgs, setup: &Setup) -> anyhow::Result<()> {
         };
     }
     if verb.all {
-        return call_all(call, &duly, &verb.method, out).await;
+        return call_all(call, audited, &verb.method, out).await;
     }
-    let value: Box<RawValue> = call.reply().await.map_err(hinted)?;
+    let value: Box<RawValue> = audited.record(call.reply().await).await.map_err(hinted)?;
     out.print_line(&escape_json(value.get(), out.format != Format::Json))
+}
+
+/// A call for the audit log.
+struct AuditedCall<'d> {
+    duly: &'d Duly,
+    /// The method and its nodes; `None` if the method changes nothing.
+    target: Option<String>,
+}
+
+impl AuditedCall<'_> {
+    /// Records the call, and returns its result.
+    async fn record<T>(&self, result: duly::Result<T>) -> duly::Result<T> {
+        match &self.target {
+            Some(target) => audit::record_call(self.duly, target, result).await,
+            None => result,
+        }
+    }
 }
 
 impl CallArgs {
@@ -91,21 +112,26 @@ impl CallArgs {
         })
     }
 
-    async fn build_call(&self, duly: &Duly, args: &RawValue) -> anyhow::Result<duly::call::Call> {
+    /// Returns the call, and its method and nodes for the audit log.
+    async fn build_call(&self, duly: &Duly, args: &RawValue) -> anyhow::Result<(duly::call::Call, String)> {
         let call = duly.call(&self.method, &args).timeout(self.timeout);
-        Ok(match (&self.node, &self.connection) {
-            (Some(node), _) => call.node(nodes::find_node(duly, node).await?),
-            (None, Some(connection)) => call.connection(connection),
-            (None, None) if self.all => call.all(),
-            (None, None) => call.any(),
-        })
+        let (call, nodes) = match (&self.node, &self.connection) {
+            (Some(node), _) => {
+                let node = nodes::find_node(duly, node).await?;
+                (call.node(node), format!("node {node}"))
+            }
+            (None, Some(connection)) => (call.connection(connection), format!("connection {connection}")),
+            (None, None) if self.all => (call.all(), "all nodes".to_owned()),
+            (None, None) => (call.any(), "any node".to_owned()),
+        };
+        Ok((call, format!("{} on {nodes}", self.method)))
     }
 }
 
 /// Adds advice to the error of a call.
 pub(crate) fn with_hint(error: Error, method: &str) -> anyhow::Error {
     let reason = match &error {
-        Error::NotFound { what: "node", name, .. } => format!("node {name} is not there, or does not listen"),
+        Error::NotFound { what: "node", name, .. } => format!("node {name} does not exist, or does not respond"),
         Error::NotFound { what: "connection", name, .. } => format!("no node holds the connection {name}"),
         Error::NotFound { what: "method", .. } => format!("the node does not have the method {method}"),
         Error::NotFound { .. } => format!("no node has the method {method}"),
@@ -125,10 +151,11 @@ struct ReplyCounts {
     without_method: usize,
 }
 
-async fn call_all(call: duly::call::Call, duly: &Duly, method: &str, out: &Output) -> anyhow::Result<()> {
+async fn call_all(call: duly::call::Call, audited: AuditedCall<'_>, method: &str, out: &Output) -> anyhow::Result<()> {
     // This process is a node, too, while it waits for replies.
-    let own_node = duly.node_id()?;
-    let mut replies = call.replies::<Box<RawValue>>().await.map_err(|error| with_hint(error, method))?;
+    let own_node = audited.duly.node_id()?;
+    let replies = audited.record(call.replies::<Box<RawValue>>().await).await;
+    let mut replies = replies.map_err(|error| with_hint(error, method))?;
     let mut counts = ReplyCounts::default();
     let mut results = Vec::new();
     while let Some(reply) = replies.next().await {

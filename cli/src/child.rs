@@ -25,6 +25,9 @@ use crate::systemd;
 const SPAWN_REQUESTS_MAX: usize = 1_024;
 /// Process groups that the guard tracks: as many as a worker may run jobs.
 const GROUPS_MAX: usize = 100_000;
+/// Variables with secrets of this process, which the commands of jobs must not inherit: URLs may contain passwords.
+const SECRET_ENV: [&str; 6] =
+    ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_TOKEN", "DULY_ACTIONHERO_TOKEN"];
 /// The longest line to the guard: a sign and a number.
 const LINE_BYTES_MAX: u64 = 32;
 /// The exit codes of shells for a program that does not exist or cannot be started.
@@ -44,7 +47,7 @@ pub(crate) struct RunChildArgs {
 /// Asks the kernel to kill this process with its parent, then replaces it with the program.
 pub(crate) fn exec_program(child: &RunChildArgs) -> anyhow::Result<()> {
     die_with_parent(child.parent)?;
-    let (program, args) = child.argv.split_first().context("no program is named")?;
+    let (program, args) = child.argv.split_first().context("the command names no program")?;
     let error = Command::new(program).args(args).exec();
     // The worker records stderr as the error of the job.
     crate::exit::print_error(&format!("cannot run {}: {error}", program.display()));
@@ -149,7 +152,7 @@ pub(crate) fn spawn_child(spec: ChildSpec, guard: &Arc<ProcessGuard>) -> std::io
         command.current_dir(dir);
     }
     if spec.stdio != ChildStdio::Inherited {
-        for name in systemd::SYSTEMD_ENV {
+        for name in systemd::SYSTEMD_ENV.into_iter().chain(SECRET_ENV) {
             command.env_remove(name);
         }
         command.stdin(if spec.stdio == ChildStdio::CapturedWithInput { Stdio::piped() } else { Stdio::null() });
@@ -207,6 +210,8 @@ impl ProcessGuard {
     pub(crate) fn start() -> ProcessGuard {
         let started = own_program_command().and_then(|mut command| {
             command.arg("guard-children").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            // It needs no variable, and the commands of jobs can read those that it has.
+            command.env_clear();
             // A separate group, so that a Ctrl-C at the terminal does not reach it.
             command.process_group(0).spawn()
         });

@@ -1,12 +1,14 @@
 //! `duly.toml`: settings that apply if no flag or environment variable is set.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::args::LogFormat;
 use crate::exit::{self, CliError};
+use crate::file_owner::check_owner;
 
 /// The file that is read without `--config`.
 const DEFAULT_FILE: &str = "duly.toml";
@@ -91,13 +93,21 @@ impl Config {
     pub(crate) fn load(named: Option<&Path>) -> anyhow::Result<Config> {
         let path = named.unwrap_or(Path::new(DEFAULT_FILE));
         let invalid = |reason: String| CliError::new(exit::USAGE, format!("{}: {reason}", path.display()));
-        match std::fs::metadata(path) {
+        let unreadable = |error| invalid(format!("cannot be read: {error}"));
+        let file = match File::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Config::default()),
-            Err(error) => return Err(invalid(format!("cannot be read: {error}"))),
-            Ok(meta) if meta.len() > FILE_BYTES_MAX => return Err(invalid("too large for a settings file".to_owned())),
-            Ok(_) => {}
+            opened => opened.map_err(unreadable)?,
+        };
+        let found = file.metadata().map_err(unreadable)?;
+        // A named file was chosen.
+        if named.is_none() {
+            check_owner(path, &found, "--config ./duly.toml").map_err(invalid)?;
         }
-        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        if read.map_err(unreadable)? as u64 > FILE_BYTES_MAX {
+            return Err(invalid("too large for a settings file; remove what does not belong there".to_owned()));
+        }
         Config::parse(&text).map_err(invalid)
     }
 

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use duly::{Duly, Filter, State};
 
+use crate::audit::BulkAction;
 use crate::bulk::{self, JobSelection, JobSelector};
 use crate::exit::{self, CliError};
 use crate::output::Format;
@@ -35,15 +36,17 @@ pub(crate) async fn run(verb: DeadVerb, setup: &Setup) -> anyhow::Result<()> {
         DeadVerb::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
         DeadVerb::Retry { selector } => {
             for filter in select_filters(&duly, &selector).await? {
-                bulk::confirm_and_run(setup, bulk::retry_all(&duly, filter), "Retry", "retried", selector.is_dry_run())
-                    .await?;
+                let action = BulkAction::on_filter(&duly, "jobs.retry", &filter);
+                let retry = bulk::retry_all(&duly, filter);
+                bulk::confirm_and_run(setup, action, retry, "Retry", "retried", selector.is_dry_run()).await?;
             }
             Ok(())
         }
         DeadVerb::Rm { selector } => {
             for filter in select_filters(&duly, &selector).await? {
-                bulk::confirm_and_run(setup, duly.remove_all(filter), "Remove", "removed", selector.is_dry_run())
-                    .await?;
+                let action = BulkAction::on_filter(&duly, "jobs.remove", &filter);
+                let remove = duly.jobs().remove_all(filter);
+                bulk::confirm_and_run(setup, action, remove, "Remove", "removed", selector.is_dry_run()).await?;
             }
             Ok(())
         }
@@ -76,7 +79,7 @@ async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<V
 }
 
 async fn list(duly: &Duly, queue: Option<&str>, setup: &Setup) -> anyhow::Result<()> {
-    let groups = duly.dead_groups(queue).await?;
+    let groups = duly.jobs().dead_groups(queue).await?;
     match setup.out.format {
         Format::Json => setup.out.print_json(&groups),
         Format::Ndjson => groups.iter().try_for_each(|group| setup.out.print_json(group)),

@@ -17,19 +17,32 @@ pub(crate) struct DoctorArgs {
     /// Print the command that creates a Redis user with the minimal rights for duly; contacts no server
     #[arg(long)]
     acl: bool,
+    /// Add the right to CONFIG GET, so that `doctor` can report how often the server syncs its append-only file. CONFIG
+    /// GET also shows the server's password
+    #[arg(long, requires = "acl")]
+    with_config: bool,
 }
 
 pub(crate) async fn run(setup: &Setup, doctor: &DoctorArgs) -> anyhow::Result<()> {
     let url = StoreUrl::parse(&store::resolve_url(setup)?)?;
     if doctor.acl {
         // Does not open the store: a user who needs these rules has no access yet.
-        let unsupported = "rules are known for redis:// and sidekiq:// only, in all their forms; name such a server, as in: duly --store redis://HOST doctor --acl";
+        let unsupported = "--acl supports only redis:// and sidekiq://, also with TLS, Sentinel or Cluster; name such a server: duly --store redis://HOST doctor --acl";
         let rules = url.acl().ok_or_else(|| CliError::new(exit::USAGE, unsupported))?;
-        return setup.out.print_line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
+        let config = if doctor.with_config { " +config|get" } else { "" };
+        return setup.out.print_line(&format!("ACL SETUSER duly on >PASSWORD {rules}{config}"));
     }
     let duly = store::open_existing(setup).await?;
     let mut health = duly.health().await?;
-    let nodes = duly.nodes().await;
+    let nodes = duly.nodes().list().await;
+    let delayed = duly.crons().delayed().await;
+    health.warnings.extend(delayed.as_ref().err().map(|error| format!("cron rules cannot be checked: {error}")));
+    for record in delayed.unwrap_or_default() {
+        let (name, queue) = (&record.rule.name, &record.rule.queue);
+        health.warnings.push(format!(
+            "cron rule {name} waits too long: its tick was planned while the clock was ahead; run a worker of queue {queue}, or duly verify --repair"
+        ));
+    }
     // An unavailable part of the store is a warning; the other facts are still printed.
     let alive = match nodes {
         Ok(nodes) => nodes.iter().filter(|node| node.alive).count().to_string(),

@@ -1,7 +1,8 @@
 //! Worker events as lines for people or as JSON for scripts. The demo parses the JSON.
 
 use duly::job::HeldJob;
-use duly::{Event, JobId, NodeId, Outcome};
+use duly::worker::Event;
+use duly::{JobId, NodeId, Outcome};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -65,6 +66,14 @@ pub(crate) enum EventData {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// The job was cancelled, and its attempt did not succeed.
+    Cancelled {
+        id: JobId,
+        kind: String,
+        duration_us: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
     Lost {
         id: JobId,
     },
@@ -87,6 +96,7 @@ impl EventRecord {
         let data = match event {
             Event::Joined { node, .. } => EventData::Joined { node: *node },
             Event::Started { held, lateness, .. } => started_data(held, *lateness),
+            Event::Settled { held, outcome, cancelled: true, duration, .. } => cancelled_data(held, outcome, *duration),
             Event::Settled { held, outcome, reason, duration, .. } => settled_data(held, outcome, *reason, *duration)?,
             Event::Lost { id, .. } => EventData::Lost { id: *id },
             Event::TakenBack { node, jobs, .. } => EventData::TakenBack { node: *node, jobs: *jobs },
@@ -125,6 +135,10 @@ impl EventRecord {
             ),
             EventData::Buried { id, kind, error, .. } => {
                 line(&short_id(*id), word(RED, "buried"), format!("{}  {}", escape_text(kind), shorten_error(error)))
+            }
+            EventData::Cancelled { id, kind, error, .. } => {
+                let error = error.as_deref().map(|error| format!("  {}", shorten_error(error))).unwrap_or_default();
+                line(&short_id(*id), word(YELLOW, "cancelled"), format!("{}{error}", escape_text(kind)))
             }
             EventData::Released { id, kind, duration_us, after_us, reason } => {
                 let reason = reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -171,6 +185,15 @@ fn started_data(held: &HeldJob, lateness: Duration) -> EventData {
         due_us: time::to_micros(held.due),
         lateness_us: duration_micros(lateness),
     }
+}
+
+/// Returns the data of an attempt at a job that ended cancelled.
+fn cancelled_data(held: &HeldJob, outcome: &Outcome, duration: Duration) -> EventData {
+    let error = match outcome {
+        Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error.clone()),
+        _ => None,
+    };
+    EventData::Cancelled { id: held.job.id, kind: held.job.kind.clone(), duration_us: duration_micros(duration), error }
 }
 
 /// Returns the data of a settled attempt; `None` for unknown outcomes.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use duly::bounds::ERROR_BYTES_MAX;
 use duly::{Ctx, Outcome};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::os::unix::fs::PermissionsExt;
@@ -39,6 +40,9 @@ const STOP_NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Children get SIGTERM this long before the grace time ends, or in its last fifth if that is shorter.
 const TERM_NOTICE_MAX: Duration = Duration::from_secs(5);
 
+/// The delay of a job whose process could not be started because the machine lacked descriptors, processes or memory.
+const NO_RESOURCES_DELAY: Duration = Duration::from_secs(5);
+
 /// The args of a `command` job.
 #[derive(Deserialize)]
 struct CommandArgs {
@@ -60,7 +64,7 @@ pub(crate) struct JobProcessRunner {
 impl JobProcessRunner {
     /// The handler of `command` jobs.
     pub(crate) async fn run_command(self: Arc<Self>, ctx: Ctx) -> Result<Outcome, String> {
-        let args: CommandArgs = match serde_json::from_str(&ctx.job().args) {
+        let args = match parse_command_args(&ctx.job().args) {
             Ok(args) => args,
             Err(error) => return Ok(Outcome::bury(format!("the args of a command are {{\"argv\": [..]}}: {error}"))),
         };
@@ -81,7 +85,14 @@ impl JobProcessRunner {
 
     async fn run_process(&self, ctx: &Ctx, spec: ChildSpec) -> Result<Outcome, String> {
         let in_dir = spec.dir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
-        let mut process = self.spawner.spawn(spec).await.map_err(|error| format!("cannot start{in_dir}: {error}"))?;
+        let mut process = match self.spawner.spawn(spec).await {
+            Ok(process) => process,
+            Err(error) if lacks_resources(&error) => {
+                tracing::warn!(id = %ctx.job().id, %error, retry_in = ?NO_RESOURCES_DELAY, "cannot start a process");
+                return Ok(Outcome::release(NO_RESOURCES_DELAY));
+            }
+            Err(error) => return Err(format!("cannot start{in_dir}: {error}")),
+        };
         let tail = Mutex::new(Vec::new());
         let (stdin, stdout, stderr) =
             (process.child.stdin.take(), process.child.stdout.take(), process.child.stderr.take());
@@ -114,7 +125,7 @@ impl JobProcessRunner {
                     if !ctx.is_job_cancelled() {
                         return Ok(Outcome::release(Duration::ZERO));
                     }
-                    // Cancelled: the process may exit by itself until the worker ends the attempt.
+                    // The job is cancelled. The process may exit before the worker ends the attempt.
                     cancel_sent = true;
                     process.send_signal(Signal::TERM);
                 }
@@ -126,6 +137,10 @@ impl JobProcessRunner {
         // A service manager may send SIGTERM to all processes at once, and the child may react before the worker.
         if status.signal() == Some(Signal::TERM.as_raw()) {
             stop_requested |= tokio::time::timeout(STOP_NOTICE_TIMEOUT, ctx.stopping()).await.is_ok();
+        }
+        // The signal of the cancel is no error of the command.
+        if cancel_sent && status.signal() == Some(Signal::TERM.as_raw()) {
+            return Ok(Outcome::release(Duration::ZERO));
         }
         let tail = tail.lock_unpoisoned();
         decide_outcome(status, stop_requested, &tail)
@@ -173,6 +188,13 @@ impl JobProcessRunner {
     }
 }
 
+/// Parses the args of a `command` job. A list is rejected, although it has the fields by position. A job of another
+/// program with a class of this name has a list, and must not start a process.
+fn parse_command_args(text: &str) -> Result<CommandArgs, serde_json::Error> {
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)?;
+    serde_json::from_value(serde_json::Value::Object(object))
+}
+
 /// Returns true if the program is an executable file: a path, or a name in PATH.
 pub(crate) fn is_executable(program: &str) -> bool {
     let can_run =
@@ -186,13 +208,16 @@ pub(crate) fn is_executable(program: &str) -> bool {
 
 /// Returns the environment variables that describe the job.
 fn job_env(ctx: &Ctx) -> Vec<(&'static str, String)> {
-    vec![
+    let jid = duly::compat::jid_of_id(ctx.job().id).map(|jid| ("DULY_JID", jid));
+    let mut env = vec![
         ("DULY_ID", ctx.job().id.to_string()),
         ("DULY_KIND", ctx.job().kind.clone()),
         ("DULY_QUEUE", ctx.job().queue.clone()),
         ("DULY_ATTEMPT", ctx.attempt().to_string()),
         ("DULY_FENCE", ctx.fence().to_string()),
-    ]
+    ];
+    env.extend(jid);
+    env
 }
 
 fn append_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
@@ -200,6 +225,13 @@ fn append_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
     if tail.len() > ERROR_BYTES_MAX {
         tail.drain(..tail.len() - ERROR_BYTES_MAX);
     }
+}
+
+/// Returns whether a process could not be started for want of descriptors, processes or memory. That is no failure of
+/// the job.
+fn lacks_resources(error: &std::io::Error) -> bool {
+    let lacking = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| lacking.contains(&errno))
 }
 
 /// Turns the exit status into an outcome.
@@ -247,6 +279,15 @@ mod tests {
         assert_eq!(decide_outcome(exited(3), false, b""), Err("exit code 3".to_owned()));
         assert_eq!(decide_outcome(exited(3), true, b""), Ok(Outcome::release(Duration::ZERO)));
         assert_eq!(decide_outcome(ExitStatus::from_raw(9), false, b""), Err("killed by signal 9".to_owned()));
+    }
+
+    #[test]
+    fn only_an_object_is_a_command() {
+        let args = parse_command_args(r#"{"argv":["echo","x"],"dir":"/tmp"}"#).expect("valid");
+        assert_eq!(args.argv, ["echo", "x"]);
+        for other in [r#"[["touch","x"],null]"#, r#"[["touch","x"],"/tmp"]"#, r#"[{"argv":["touch"]}]"#, "null", "{}"] {
+            assert!(parse_command_args(other).is_err(), "{other}");
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<duly::Error>() {
         Some(duly::Error::Invalid { .. } | duly::Error::Unsupported { .. }) => USAGE,
         Some(duly::Error::NotFound { .. }) => NOT_FOUND,
-        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_) | duly::Error::Full { .. }) => CONFLICT,
+        Some(duly::Error::Conflict { .. } | duly::Error::Full { .. }) => CONFLICT,
         Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE_FAILED,
         Some(duly::Error::Timeout { .. }) => TIMED_OUT,
         _ => FAILURE,
@@ -152,7 +152,7 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     if let (clap::error::ErrorKind::UnknownArgument, Some(word)) =
         (error.kind(), find_negated_word(std::env::args_os()))
     {
-        message = format!("{word:?} begins with a minus: a filter that does so goes behind --, and options before it");
+        message = format!("{word:?} begins with a minus; put such a filter after --, and options before it");
     }
     print_error(&format!("{} (see --help)", message.strip_prefix("error: ").unwrap_or(&message)));
     ExitCode::from(USAGE)

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use duly::admin::CancelResult;
 use duly::job::Due;
 use duly::{Duly, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::Setup;
+use crate::audit::{self, BulkAction};
 use crate::bulk::{self, JobSelection, JobSelector};
 use crate::escape::{escape_text, truncate};
 use crate::exit::{self, CliError};
@@ -25,6 +27,7 @@ pub(crate) enum JobsVerb {
     /// Show a job with its failures, log, progress and result
     Get {
         /// The id of the job, as printed by push
+        #[arg(value_parser = crate::bulk::parse_id)]
         id: JobId,
     },
     /// Start jobs that are not running now; dead jobs start over
@@ -36,6 +39,7 @@ pub(crate) enum JobsVerb {
     #[command(group(ArgGroup::new("what").args(["args", "priority"]).required(true).multiple(true)))]
     Edit {
         /// The id of the job, as printed by push
+        #[arg(value_parser = crate::bulk::parse_id)]
         id: JobId,
         /// The new args, as JSON; `-` reads them from stdin
         #[arg(long, value_name = "JSON")]
@@ -44,8 +48,9 @@ pub(crate) enum JobsVerb {
         #[arg(long)]
         priority: Option<Priority>,
     },
-    /// Stop running jobs for good: they end dead, with the error `cancelled`
+    /// Cancel jobs that have not ended: they do not run again, even if their node dies
     ///
+    /// Jobs that wait end at once. Running jobs are asked to stop, and end cancelled unless they still succeed.
     /// A command and all its child processes get SIGTERM, and SIGKILL 5 s later;
     /// a handler in a program is notified and has 5 s to end.
     Cancel {
@@ -60,12 +65,14 @@ pub(crate) enum JobsVerb {
     /// Explain in one sentence why a job is not running
     Why {
         /// The id of the job, as printed by push
+        #[arg(value_parser = crate::bulk::parse_id)]
         id: JobId,
     },
     Watch(crate::watch::WatchArgs),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
         /// The id of the job, as printed by push
+        #[arg(value_parser = crate::bulk::parse_id)]
         id: JobId,
         /// The longest wait (then exit code 124)
         #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
@@ -114,8 +121,9 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
         JobsVerb::Retry { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => retry(&duly, &ids, &setup.out).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, bulk::retry_all(&duly, *filter), "Retry", "retried", selector.is_dry_run())
-                    .await
+                let action = BulkAction::on_filter(&duly, "jobs.retry", &filter);
+                let retry = bulk::retry_all(&duly, *filter);
+                bulk::confirm_and_run(setup, action, retry, "Retry", "retried", selector.is_dry_run()).await
             }
         },
         JobsVerb::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
@@ -124,14 +132,17 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
         JobsVerb::Cancel { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, duly.cancel_all(*filter), "Cancel", "cancelled", selector.is_dry_run())
-                    .await
+                let action = BulkAction::on_filter(&duly, "jobs.cancel", &filter);
+                let cancel = duly.jobs().cancel_all(*filter);
+                bulk::confirm_and_run(setup, action, cancel, "Cancel", "cancelled", selector.is_dry_run()).await
             }
         },
         JobsVerb::Rm { selector } => match select_jobs(&selector)? {
             JobSelection::Ids(ids) => remove(&duly, &ids, setup).await,
             JobSelection::Filter(filter) => {
-                bulk::confirm_and_run(setup, duly.remove_all(*filter), "Remove", "removed", selector.is_dry_run()).await
+                let action = BulkAction::on_filter(&duly, "jobs.remove", &filter);
+                let remove = duly.jobs().remove_all(*filter);
+                bulk::confirm_and_run(setup, action, remove, "Remove", "removed", selector.is_dry_run()).await
             }
         },
         JobsVerb::Wait { id, timeout } => {
@@ -149,7 +160,7 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
     filter.queue = merge_condition("queue", ls.queue, filter.queue)?;
     filter.state = merge_condition("state", ls.state, filter.state)?;
     filter.kind = merge_condition("kind", ls.kind, filter.kind)?;
-    let page = duly.list(filter).await?;
+    let page = duly.jobs().list(filter).await?;
     match out.format {
         Format::Json => {
             return out.print_json(&JobsPageOutput {
@@ -194,7 +205,7 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
     }
     if let Some(next) = page.next_cursor {
         out.print_message(&format!(
-            "looked at {}; there may be more: --cursor {next}",
+            "examined {}; there may be more: --cursor {next}",
             pluralize(page.scanned, "job", "jobs")
         ));
     }
@@ -206,7 +217,7 @@ fn merge_condition<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T
     match (option, filter) {
         (Some(option), Some(filter)) if option != filter => Err(CliError::new(
             exit::USAGE,
-            format!("{name} is said twice, by --{name} and in the filter, and a job can have only one; leave one out"),
+            format!("{name} is given twice, by --{name} and in the filter, but a job has only one; remove one"),
         )),
         (option, filter) => Ok(option.or(filter)),
     }
@@ -214,7 +225,8 @@ fn merge_condition<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T
 
 fn leading_cells(record: &JobRecord) -> [String; 4] {
     let job = &record.job;
-    [job.id.to_string(), record.state.to_string(), job.kind.clone(), job.queue.clone()]
+    let state = if record.cancelling { "cancelling".to_owned() } else { record.state.to_string() };
+    [job.id.to_string(), state, job.kind.clone(), job.queue.clone()]
 }
 
 fn format_attempts(record: &JobRecord) -> String {
@@ -222,7 +234,7 @@ fn format_attempts(record: &JobRecord) -> String {
 }
 
 async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
-    let record = duly.get(id).await?.ok_or_else(|| duly::Error::not_found("job", id))?;
+    let record = duly.jobs().get(id).await?.ok_or_else(|| duly::Error::not_found("job", id))?;
     if out.is_json() {
         return out.print_json(&record);
     }
@@ -230,7 +242,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
     let format_time = |moment| format!("{} ({})", time::format_date_time(moment), time::format_relative(moment));
     let mut lines = vec![
         ("id", job.id.to_string()),
-        ("state", record.state.to_string()),
+        ("state", format!("{}{}", record.state, if record.cancelling { ", cancelling" } else { "" })),
         ("kind", job.kind.clone()),
         ("queue", job.queue.clone()),
         ("priority", job.priority.to_string()),
@@ -243,7 +255,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
         ("keep", time::format_duration(job.keep)),
     ];
     let rest = [
-        ("unique", job.unique.clone()),
+        ("unique", job.unique.as_ref().map(|unique| format!("{} (scope: {})", unique.key(), unique.scope().as_str()))),
         ("tags", (!job.tags.is_empty()).then(|| job.tags.join(" "))),
         ("traceparent", job.traceparent.clone()),
         ("node", record.node.map(|node| node.to_string())),
@@ -300,7 +312,8 @@ async fn edit(
         Some("-") => Some(input::read_args_from_stdin(duly::bounds::ARGS_BYTES_MAX)?),
         _ => args,
     };
-    let result = duly.edit(id, duly::admin::JobEdit::new().args(args).priority(priority)).await;
+    let result = duly.jobs().edit(id, duly::admin::JobEdit::new().args(args).priority(priority)).await;
+    let result = audit::record(duly, "jobs.edit", id, result).await;
     let mut failed = None;
     report_change(out, id, "edited", result.map_err(Into::into), &mut failed)?;
     failed.map_or(Ok(()), Err)
@@ -309,7 +322,8 @@ async fn edit(
 async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let result = duly.reschedule(*id, Due::Now).await;
+        let result = duly.jobs().reschedule(*id, Due::Now).await;
+        let result = audit::record(duly, "jobs.retry", id, result).await;
         report_change(out, *id, "due now", result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
@@ -318,10 +332,21 @@ async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
 async fn cancel(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let result = duly.cancel(*id).await;
-        report_change(out, *id, "cancelled", result.map_err(Into::into), &mut failed)?;
+        let result = duly.jobs().cancel(*id).await;
+        let effect = result.as_ref().map(describe_cancel).unwrap_or_default();
+        let result = audit::record(duly, "jobs.cancel", id, result.map(drop)).await;
+        report_change(out, *id, &effect, result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
+}
+
+/// Describes the effect of a cancel.
+pub(crate) fn describe_cancel(result: &CancelResult) -> String {
+    match result {
+        CancelResult::Cancelling { node } => format!("cancelling; it still runs on node {node}"),
+        CancelResult::Ended(state) => format!("was {state} before"),
+        _ => "cancelled".to_owned(),
+    }
 }
 
 async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
@@ -330,7 +355,8 @@ async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()>
     }
     let mut failed = None;
     for id in ids {
-        let result = duly.remove(*id).await;
+        let result = duly.jobs().remove(*id).await;
+        let result = audit::record(duly, "jobs.remove", id, result).await;
         report_change(&setup.out, *id, "removed", result.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)

@@ -9,14 +9,19 @@ use crate::exit::{self, CliError};
 /// `work` prints attempts and worker events on stdout, so the log omits them.
 const DEFAULT_FILTER: &str = "warn,duly::worker=off,duly::worker::heartbeat=error,duly::worker::remote=warn";
 
+/// A server also logs each entry of the audit log.
+const SERVER_FILTER: &str =
+    "warn,duly::audit=info,duly::worker=off,duly::worker::heartbeat=error,duly::worker::remote=warn";
+
 /// Starts logging with the level and format from flags, environment and settings.
-pub(crate) fn init_logging(global: &Global, config: &Config) -> anyhow::Result<()> {
+pub(crate) fn init_logging(global: &Global, config: &Config, is_server: bool) -> anyhow::Result<()> {
     let format = global.log_format.or(config.log_format);
     let level = match (&global.log, global.verbose, global.quiet) {
         (Some(filter), ..) => filter.as_str(),
         // JSON logs are for collection, so they must be complete.
         (None, 0, _) if format == Some(LogFormat::Json) => "info",
         (None, 0, true) => "error,duly::worker=off,duly::worker::remote=error",
+        (None, 0, false) if is_server => SERVER_FILTER,
         (None, 0, false) => DEFAULT_FILTER,
         (None, 1, _) => "info",
         (None, 2, _) => "debug",

@@ -4,6 +4,7 @@
 
 mod api_client;
 mod args;
+mod audit;
 mod backup;
 mod bulk;
 mod call;
@@ -17,6 +18,7 @@ mod escape;
 mod events;
 mod exec;
 mod exit;
+mod file_owner;
 mod input;
 mod jobs;
 mod lock;
@@ -24,6 +26,7 @@ mod logs;
 mod manual;
 mod ndjson;
 mod nodes;
+mod open_files;
 mod output;
 mod printer;
 mod push;
@@ -109,9 +112,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         verb => verb,
     };
     let config = Config::load(global.config.as_deref())?;
-    logs::init_logging(&global, &config)?;
+    logs::init_logging(&global, &config, matches!(verb, Verb::Serve(_) | Verb::Up(_)))?;
     let setup =
         Setup { out: Output::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
+    if matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_)) {
+        hide_environment();
+    }
     // Only verbs that run jobs or serve requests need several threads.
     let needs_threads =
         matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
@@ -121,6 +127,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // An abandoned read of the terminal must not delay the exit.
     runtime.shutdown_background();
     result
+}
+
+/// Keeps other processes of this user from reading the environment and memory of this one: a command that a job runs
+/// must not find the secrets that it did not inherit in `/proc`. Root can still read them.
+fn hide_environment() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "other processes of this user can read the environment of this one");
+    }
 }
 
 async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::io::{BufRead, IsTerminal, Read};
 use std::time::Duration;
 
 use duly::bounds::ARGS_BYTES_MAX;
-use duly::job::UniqueConflict;
+use duly::job::{UniqueConflict, UniqueScope};
 use duly::{Duly, JobId, Priority, PushResult};
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -39,6 +39,7 @@ struct JobLine<'l> {
     after: Option<String>,
     at: Option<String>,
     unique: Option<String>,
+    unique_scope: Option<UniqueScope>,
     #[serde(default)]
     replace: bool,
     id: Option<String>,
@@ -69,6 +70,9 @@ impl JobLine<'_> {
         }
         if let Some(key) = self.unique {
             job = job.unique(key);
+        }
+        if let Some(scope) = self.unique_scope {
+            job = job.unique_scope(scope);
         }
         if self.replace {
             job = job.on_conflict(UniqueConflict::Replace);
@@ -149,9 +153,9 @@ pub(crate) async fn run(
         Format::Json => setup.out.print_json(&json!({"pushed": counts.pushed, "existing": counts.existing})),
         _ => {
             setup.out.print_message(&format!(
-                "{} pushed, {} there already",
+                "{} pushed, {} existed already",
                 pluralize(counts.pushed, "job", "jobs"),
-                pluralize(counts.existing, "was", "were")
+                pluralize(counts.existing, "job", "jobs")
             ));
             Ok(())
         }
@@ -242,7 +246,10 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
         let error = error.replace(" at line 1 column ", " at column ");
         let done = match self.last_pushed_line {
             0 => "nothing was pushed".to_owned(),
-            last => format!("lines 1 to {last} were pushed, and none after them: fix it, and {}", self.resume_hint()),
+            last => format!(
+                "lines 1 to {last} were pushed, and no line after them; correct this line, then {}",
+                self.resume_hint()
+            ),
         };
         CliError::new(exit::USAGE, format!("line {line_no}: {error}; {done}"))
     }
@@ -258,7 +265,7 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
         let message = exit::format_error(&error).replace("; safe to repeat with the same id", "");
         let done = match self.last_pushed_line {
             0 => String::new(),
-            done => format!("those up to {done} were pushed; "),
+            done => format!("lines 1 to {done} were pushed; "),
         };
         let hint = self.resume_hint();
         CliError::new(exit::exit_code(&error), format!("lines {first} to {last}: {message}; {done}{hint}"))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
-use crate::{Setup, call, input, store, time};
+use crate::{Setup, audit, call, input, store, time};
 
 /// A shorter part of an id is more likely a typo.
 const ID_PART_CHARS_MIN: usize = 4;
@@ -51,7 +51,7 @@ pub(crate) struct NodeTarget {
 pub(crate) async fn run(verb: NodesVerb, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
     match verb {
-        NodesVerb::Ls => list_nodes(duly.nodes().await?, &setup.out),
+        NodesVerb::Ls => list_nodes(duly.nodes().list().await?, &setup.out),
         NodesVerb::Jobs { node } => list_jobs(&duly, &node, &setup.out).await,
         NodesVerb::Quiet { target, off } => {
             let request = WorkerRequest {
@@ -102,7 +102,7 @@ pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId>
         let reason = format!("{text:?} is not an id of a node, nor {ID_PART_CHARS_MIN} or more characters of one");
         return Err(CliError::new(exit::USAGE, format!("node: {reason}; see `duly nodes ls`")));
     }
-    let ids = duly.nodes().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
+    let ids = duly.nodes().list().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
     let matches = |id: &NodeId| {
         let id = id.to_string();
         id.starts_with(&part) || id.ends_with(&part)
@@ -115,7 +115,7 @@ pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId>
             Err(CliError::new(exit::NOT_FOUND, format!("{reason}; see `duly nodes ls`")))
         }
         [..] => {
-            Err(CliError::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", found.len())))
+            Err(CliError::new(exit::USAGE, format!("node: {part} matches {} nodes; give more characters", found.len())))
         }
     }
 }
@@ -150,13 +150,19 @@ struct WorkerRequest {
 impl WorkerRequest {
     async fn send(&self, duly: &Duly, target: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
         let call = duly.call(self.method, &self.args);
+        let action = self.method.replacen("duly.", "nodes.", 1);
         let Some(node) = &target.node else {
+            audit::record(duly, &action, "all nodes", Ok(())).await?;
             return self.send_to_all(call.all(), setup).await;
         };
         let node = find_node(duly, node).await?;
-        let workers: u64 = call.node(node).reply().await.map_err(|error| call::with_hint(error, self.method))?;
+        let reply = audit::record(duly, &action, node, call.node(node).reply().await).await;
+        let workers: u64 = reply.map_err(|error| call::with_hint(error, self.method))?;
         if workers == 0 {
-            return Err(CliError::new(exit::CONFLICT, format!("node {node} runs no worker")));
+            return Err(CliError::new(
+                exit::CONFLICT,
+                format!("node {node} runs no worker; `duly nodes ls` lists the nodes"),
+            ));
         }
         self.print_effect(node, workers, &setup.out)
     }
@@ -182,7 +188,9 @@ impl WorkerRequest {
         }
         match failed {
             Some(error) => Err(error.into()),
-            None if reached == 0 => Err(CliError::new(exit::NOT_FOUND, "no node runs a worker")),
+            None if reached == 0 => {
+                Err(CliError::new(exit::NOT_FOUND, "no node runs a worker; start one with `duly work`"))
+            }
             None => Ok(()),
         }
     }

@@ -1,9 +1,9 @@
 //! Output of a running worker. A separate thread writes it, so a slow reader cannot slow the worker.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use duly::CancellationToken;
@@ -31,6 +31,7 @@ enum PrintRequest {
 pub(crate) struct Printer {
     lines: SyncSender<PrintRequest>,
     dropped_lines: Arc<AtomicU64>,
+    error: Arc<OnceLock<std::io::Error>>,
 }
 
 impl Printer {
@@ -38,10 +39,11 @@ impl Printer {
     pub(crate) fn start(closed: CancellationToken) -> anyhow::Result<Printer> {
         let (lines, requests) = sync_channel(QUEUED_LINES_MAX);
         let dropped_lines = Arc::new(AtomicU64::new(0));
-        let thread_dropped_lines = dropped_lines.clone();
-        let write = move || write_lines(&requests, &thread_dropped_lines, &closed);
+        let error = Arc::new(OnceLock::new());
+        let printer = Printer { lines, dropped_lines: dropped_lines.clone(), error: error.clone() };
+        let write = move || write_lines(&requests, &dropped_lines, &error, &closed);
         start_thread("printer", write)?;
-        Ok(Printer { lines, dropped_lines })
+        Ok(printer)
     }
 
     pub(crate) fn print_stdout(&self, line: String) {
@@ -58,6 +60,11 @@ impl Printer {
         }
     }
 
+    /// Returns why stdout cannot be written; `None` if its reader has only gone away, as in `duly work | head`.
+    pub(crate) fn write_error(&self) -> Option<&std::io::Error> {
+        self.error.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)
+    }
+
     /// Waits until all lines are written, at most about 2 s.
     pub(crate) fn finish(&self) {
         for _ in 0..FINISH_TRIES_MAX {
@@ -71,7 +78,12 @@ impl Printer {
     }
 }
 
-fn write_lines(requests: &Receiver<PrintRequest>, dropped_lines: &AtomicU64, closed: &CancellationToken) {
+fn write_lines(
+    requests: &Receiver<PrintRequest>,
+    dropped_lines: &AtomicU64,
+    first_error: &OnceLock<std::io::Error>,
+    closed: &CancellationToken,
+) {
     while let Ok(request) = requests.recv() {
         let dropped = dropped_lines.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -93,7 +105,9 @@ fn write_lines(requests: &Receiver<PrintRequest>, dropped_lines: &AtomicU64, clo
                 Ok(())
             }
         };
-        if written.is_err() {
+        if let Err(error) = written {
+            // The first error is the cause.
+            let _ = first_error.set(error);
             closed.cancel();
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use duly::admin::StoreUrl;
 use duly::bounds::ARGS_BYTES_MAX;
-use duly::job::UniqueConflict;
+use duly::job::{UniqueConflict, UniqueScope};
 use duly::{JobId, Priority, PushResult};
 use serde::Serialize;
 use serde_json::json;
@@ -49,9 +49,13 @@ pub(crate) struct PushArgs {
     #[command(flatten)]
     options: JobOptions,
 
-    /// The unique key: pushes nothing if an unfinished job of the queue has it
+    /// The unique key: pushes nothing if an unfinished job of the same kind and queue has it
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
+
+    /// Share the unique key with jobs of other kinds in the queue
+    #[arg(long, requires = "unique")]
+    across_kinds: bool,
 
     /// Replace a waiting job with the same unique key
     #[arg(long, requires = "unique")]
@@ -62,8 +66,8 @@ pub(crate) struct PushArgs {
     id: Option<JobId>,
 
     /// Push many jobs from stdin, one per line. With KIND, a line is the args of a job; without it, an object with `kind`,
-    /// `args` and any of these options: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
-    /// keep, tags, traceparent
+    /// `args` and any of these options: queue, priority, in, at, unique, unique_scope, replace, id,
+    /// max_attempts, timeout, keep, tags, traceparent
     #[arg(long, conflicts_with_all = ["args", "command", "unique", "wait"])]
     bulk: bool,
 
@@ -151,9 +155,11 @@ pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
     let pushed = duly.push(job).await.map_err(|error| with_hint(error, id))?;
     let existing = matches!(pushed, PushResult::Existing(_));
     // Only improves the message, so a failed query is ignored.
-    let gone = existing && verb.id.is_some() && matches!(duly.get(pushed.id()).await, Ok(None));
+    let gone = existing && verb.id.is_some() && matches!(duly.jobs().get(pushed.id()).await, Ok(None));
     let printed = verb.print_result(setup, kind, pushed, gone);
-    printed.with_context(|| format!("the job is in as {}, but that could not be printed", pushed.id()))?;
+    printed.with_context(|| {
+        format!("the job was pushed with the id {}, but the result could not be printed", pushed.id())
+    })?;
     if verb.wait {
         // An existing job may be gone, and its outcome with it.
         let origin = if existing { wait::JobOrigin::GivenById } else { wait::JobOrigin::JustPushed };
@@ -168,7 +174,7 @@ fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
     match &error {
         duly::Error::Unknown { .. } => {
             let message =
-                error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
+                error.to_string().replace("with the same id", &format!("with --id {id}, which pushes it only once"));
             CliError::new(exit::STORE_FAILED, message)
         }
         duly::Error::Invalid { field: "args", reason, .. } if reason.starts_with("not JSON") => CliError::new(
@@ -185,7 +191,7 @@ pub(crate) fn command_job_args(argv: &[&str], dir: Option<&str>) -> anyhow::Resu
         return Ok(json!({"argv": argv, "dir": dir}).to_string());
     }
     // Relative paths of the command refer to the current directory.
-    let dir = std::env::current_dir().context("cannot tell the current directory")?;
+    let dir = std::env::current_dir().context("cannot read the current directory")?;
     let dir = dir.to_str().ok_or_else(|| CliError::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
     Ok(json!({"argv": argv, "dir": dir}).to_string())
 }
@@ -224,6 +230,9 @@ impl PushArgs {
         }
         if let Some(key) = &self.unique {
             job = job.unique(key);
+            if self.across_kinds {
+                job = job.unique_scope(UniqueScope::Queue);
+            }
         }
         if let Some(id) = self.id {
             job = job.id(id);
@@ -248,7 +257,7 @@ impl PushArgs {
             _ if gone => out.print_message(&format!(
                 "job {id} was pushed before, and is gone (done and not kept, or removed): nothing was pushed; to run it again, push it without --id"
             )),
-            _ if word == "existing" => out.print_message(&format!("job {id} is there already: nothing was pushed")),
+            _ if word == "existing" => out.print_message(&format!("job {id} exists already: nothing was pushed")),
             Some(old) => out.print_message(&format!("job {id} replaced job {old}")),
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));

@@ -1,15 +1,16 @@
-//! `duly queues`: lists, pauses, resumes and clears queues, and sets their capacity.
+//! `duly queues`: lists, pauses, resumes, clears and removes queues, and sets their capacity.
 
 use clap::{ArgGroup, Subcommand};
 use duly::Duly;
 use duly::admin::Capacity;
 use serde_json::json;
 
+use crate::audit::BulkAction;
 use crate::escape::escape_text;
 use crate::output::Format;
-use crate::{Setup, bulk, store, time};
+use crate::{Setup, audit, bulk, store, time};
 
-/// List, pause, resume and clear queues, and set their capacity
+/// List, pause, resume, clear and remove queues, and set their capacity
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueuesVerb {
     /// List queues with the number of jobs in each state
@@ -37,6 +38,10 @@ pub(crate) enum QueuesVerb {
     },
     /// Stop claiming from a queue; running jobs continue
     Pause { queue: String },
+    /// Remove a queue without jobs, with its settings and statistics; a push creates it again
+    ///
+    /// Queues that nothing has used for a day are removed automatically, unless they are paused or have a capacity.
+    Rm { queue: String },
     /// Claim from a queue again
     Resume {
         queue: String,
@@ -52,7 +57,8 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
         QueuesVerb::Pause { queue } => {
             let duly = store::open_or_create(setup).await?;
             let note = empty_queue_note(&duly, &queue).await;
-            let changed = duly.pause_queue(&queue).await?;
+            let paused = duly.queues().pause(&queue).await;
+            let changed = audit::record(&duly, "queues.pause", &queue, paused).await?;
             print_state(setup, &queue, true, changed, note)
         }
         QueuesVerb::Capacity { queue, jobs, bytes, none: _ } => {
@@ -64,7 +70,19 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
             if !note.is_empty() {
                 setup.out.print_message(&format!("queue {queue} is empty{note}"));
             }
-            bulk::confirm_and_run(setup, duly.clear_queue(queue), "Remove", "removed", dry_run).await
+            let (name, target) = ("queues.clear", Some(queue.clone()));
+            let action = BulkAction { duly: &duly, name, filter: None, target };
+            bulk::confirm_and_run(setup, action, duly.queues().clear(queue), "Remove", "removed", dry_run).await
+        }
+        QueuesVerb::Rm { queue } => {
+            let duly = store::open_existing(setup).await?;
+            let removed = duly.queues().remove(&queue).await;
+            audit::record(&duly, "queues.remove", &queue, removed).await?;
+            if setup.out.is_json() {
+                return setup.out.print_json(&json!({"queue": queue, "did": "removed"}));
+            }
+            setup.out.print_message(&format!("queue {queue}: removed"));
+            Ok(())
         }
         QueuesVerb::Resume { queue, abandon_move } => resume_queue(setup, &queue, abandon_move).await,
     }
@@ -73,7 +91,8 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
 async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow::Result<()> {
     let duly = store::open_or_create(setup).await?;
     let note = empty_queue_note(&duly, queue).await;
-    let previous = duly.set_capacity(queue, capacity).await?;
+    let set = duly.queues().set_capacity(queue, capacity).await;
+    let previous = audit::record(&duly, "queues.edit", queue, set).await?;
     if setup.out.is_json() {
         return setup.out.print_json(&json!({"queue": queue, "capacity": capacity, "was": previous}));
     }
@@ -85,23 +104,24 @@ async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow:
 ///
 /// Returns no note if the counts are unavailable: the verb must not fail because another queue is unreachable.
 async fn empty_queue_note(duly: &Duly, queue: &str) -> &'static str {
-    let Ok(counts) = duly.counts().await else {
+    let Ok(counts) = duly.queues().counts().await else {
         return "";
     };
     let Some(count) = counts.into_iter().find(|count| count.queue == queue) else {
         return " (nothing was ever pushed to it)";
     };
-    let jobs = count.scheduled + count.ready + count.running + count.done + count.dead;
+    let jobs = count.scheduled + count.ready + count.running + count.done + count.dead + count.cancelled;
     if jobs == 0 { " (there is no job in it)" } else { "" }
 }
 
 async fn resume_queue(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
     let note = empty_queue_note(&duly, queue).await;
-    let abandoned = abandon_move && duly.abandon_transfer(queue).await?;
-    let changed = duly.resume_queue(queue).await?;
+    let abandoned = abandon_move && abandon_transfer(&duly, queue).await?;
+    let resumed = duly.queues().resume(queue).await;
+    let changed = audit::record(&duly, "queues.resume", queue, resumed).await?;
     print_state(setup, queue, false, changed || abandoned, note)?;
-    let counts = duly.counts().await?;
+    let counts = duly.queues().counts().await?;
     if let Some(moving) = counts.into_iter().find(|count| count.queue == queue).and_then(|count| count.moving) {
         let to = escape_text(&moving.to);
         setup.out.print_message(&format!(
@@ -111,9 +131,17 @@ async fn resume_queue(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow:
     Ok(())
 }
 
+/// Abandons the move of a queue, if it is moving. Returns whether it was.
+async fn abandon_transfer(duly: &Duly, queue: &str) -> duly::Result<bool> {
+    match duly.abandon_transfer(queue).await {
+        Ok(false) => Ok(false),
+        abandoned => audit::record(duly, "queues.abandon_move", queue, abandoned).await,
+    }
+}
+
 async fn list_queues(setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
-    let (counts, now) = (duly.counts().await?, duly.now());
+    let (counts, now) = (duly.queues().counts().await?, duly.now());
     let out = &setup.out;
     match out.format {
         Format::Json => out.print_json(&counts),

@@ -93,9 +93,12 @@ struct RemotePushArgs {
     /// The priority: low, normal, high, critical
     #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
     priority: Priority,
-    /// The unique key: pushes nothing if an unfinished job of the queue has it
+    /// The unique key: pushes nothing if an unfinished job of the same kind and queue has it
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
+    /// Share the unique key with jobs of other kinds in the queue
+    #[arg(long, requires = "unique")]
+    across_kinds: bool,
     /// The id of the job: pushing it again changes nothing
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
@@ -119,24 +122,33 @@ enum RemoteJobsVerb {
         cursor: Option<String>,
     },
     /// Show a job with its failures, log, progress and result
-    Get { id: JobId },
+    Get {
+        #[arg(value_parser = crate::bulk::parse_id)]
+        id: JobId,
+    },
     /// Explain why a job is not running
-    Why { id: JobId },
+    Why {
+        #[arg(value_parser = crate::bulk::parse_id)]
+        id: JobId,
+    },
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
-    Wait { id: JobId },
+    Wait {
+        #[arg(value_parser = crate::bulk::parse_id)]
+        id: JobId,
+    },
     /// Start jobs that are not running now
     Retry {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = crate::bulk::parse_id)]
         ids: Vec<JobId>,
     },
     /// Stop running jobs for good
     Cancel {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = crate::bulk::parse_id)]
         ids: Vec<JobId>,
     },
     /// Delete jobs that are not running
     Rm {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = crate::bulk::parse_id)]
         ids: Vec<JobId>,
     },
 }
@@ -184,9 +196,7 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     if !is_known(&cli) && !cli.get_subcommands().any(is_known) {
         return exit::report_usage_error(error);
     }
-    exit::print_error(&format!(
-        "{word}: not through a server; it needs the store itself: --store URL instead of --server"
-    ));
+    exit::print_error(&format!("{word} does not work with --server; use --store URL instead"));
     ExitCode::from(exit::USAGE)
 }
 
@@ -202,6 +212,9 @@ impl RemotePushArgs {
         }
         if let Some(unique) = self.unique {
             body["unique"] = json!(unique);
+            if self.across_kinds {
+                body["unique_scope"] = json!("queue");
+            }
         }
         serde_json::from_str::<serde::de::IgnoredAny>(&args)
             .map_err(|error| CliError::new(exit::USAGE, format!("args: not JSON: {error}")))?;
@@ -211,7 +224,9 @@ impl RemotePushArgs {
         let pushed = server.request("POST", "/jobs", Some(&body)).map_err(|error| match exit::exit_code(&error) {
             exit::STORE_FAILED => CliError::new(
                 exit::STORE_FAILED,
-                format!("{error}; if it may have been sent, repeat it with --id {id}: it will be there once"),
+                format!(
+                    "{error}; the job may have been pushed: repeat the push with --id {id}, which pushes it only once"
+                ),
             ),
             _ => error,
         })?;
@@ -250,7 +265,7 @@ impl RemoteJobsVerb {
             }
             RemoteJobsVerb::Wait { id } => wait_for_job(server, out, id),
             RemoteJobsVerb::Retry { ids } => change_each(ids, "POST", "/retry", "due now"),
-            RemoteJobsVerb::Cancel { ids } => change_each(ids, "POST", "/cancel", "cancelled"),
+            RemoteJobsVerb::Cancel { ids } => cancel_each(server, &out, ids),
             RemoteJobsVerb::Rm { ids } => change_each(ids, "DELETE", "", "removed"),
         }
     }
@@ -259,10 +274,10 @@ impl RemoteJobsVerb {
 impl RemoteStatsArgs {
     /// Prints the sums by queue. Lateness and duration are omitted, because percentiles per minute cannot be added.
     fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
-        const COUNTS: [&str; 6] = ["pushed", "done", "retried", "buried", "released", "taken_back"];
+        const COUNTS: [&str; 7] = ["pushed", "done", "retried", "buried", "released", "cancelled", "taken_back"];
         let queue = self.queue.map(|queue| format!("&queue={}", url_encode(&queue))).unwrap_or_default();
         let history = server.get_list(&format!("/stats/history?minutes={}{queue}", self.minutes), "points")?;
-        let mut sums: BTreeMap<String, [u64; 6]> = BTreeMap::new();
+        let mut sums: BTreeMap<String, [u64; 7]> = BTreeMap::new();
         for point in history["points"].as_array().into_iter().flatten() {
             let sum = sums.entry(point["queue"].as_str().unwrap_or_default().to_owned()).or_default();
             COUNTS.iter().zip(sum).for_each(|(name, sum)| *sum += point[*name].as_u64().unwrap_or(0));
@@ -280,12 +295,29 @@ impl RemoteStatsArgs {
         }
         let rows = sums.into_iter().map(|(queue, sum)| {
             let rate = format!("{:.1}/s", sum[1] as f64 / (f64::from(self.minutes) * 60.0));
-            let [pushed, done, retried, buried, released, taken_back] = sum.map(|count| count.to_string());
-            [queue, pushed, done, rate, retried, buried, released, taken_back]
+            let [pushed, done, retried, buried, released, cancelled, taken_back] = sum.map(|count| count.to_string());
+            [queue, pushed, done, rate, retried, buried, released, cancelled, taken_back]
         });
-        let head = ["QUEUE", "PUSHED", "DONE", "RATE", "RETRIED", "BURIED", "RELEASED", "TAKEN BACK"];
+        let head = ["QUEUE", "PUSHED", "DONE", "RATE", "RETRIED", "BURIED", "RELEASED", "CANCELLED", "TAKEN BACK"];
         out.print_table(head, rows.collect())
     }
+}
+
+fn cancel_each(server: &ApiClient, out: &Output, ids: Vec<JobId>) -> anyhow::Result<()> {
+    let mut failed = None;
+    for id in ids {
+        let response = server.request("POST", &format!("/jobs/{id}/cancel"), None);
+        let effect = match response.as_ref().map(|job| (job["state"].as_str(), job["node"].as_str())) {
+            Ok((Some("running"), node)) => {
+                let node = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+                format!("cancelling; it still runs{}", escape_text(&node))
+            }
+            Ok((Some(state @ ("done" | "dead")), _)) => format!("was {state} before"),
+            _ => "cancelled".to_owned(),
+        };
+        jobs::report_change(out, id, &effect, response.map(drop), &mut failed)?;
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 fn wait_for_job(server: &ApiClient, out: Output, id: JobId) -> anyhow::Result<()> {
@@ -295,6 +327,9 @@ fn wait_for_job(server: &ApiClient, out: Output, id: JobId) -> anyhow::Result<()
             Some(State::Done) => {
                 out.print_hint("done");
                 return Ok(());
+            }
+            Some(State::Cancelled) => {
+                return Err(CliError::new(exit::FAILURE, format!("job {id} was cancelled")));
             }
             Some(State::Dead) => {
                 let error =
@@ -360,6 +395,15 @@ fn set_paused(server: &ApiClient, out: Output, queue: &str, verb: &str) -> anyho
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jid_of_sidekiq_is_accepted_as_an_id() {
+        for verb in ["get", "why", "wait", "retry", "cancel", "rm"] {
+            let parsed = RemoteCli::try_parse_from(["duly", "jobs", verb, "0123456789abcdef01234567"]);
+            assert!(parsed.is_ok(), "{verb}: {parsed:?}");
+        }
+        assert!(RemoteCli::try_parse_from(["duly", "jobs", "get", "0123"]).is_err());
+    }
 
     #[test]
     fn server_flag_after_double_dash_is_ignored() {

@@ -12,15 +12,15 @@ use duly_http::{BoundServer, Server};
 use crate::Setup;
 use crate::exit::{self, CliError};
 use crate::work::{self, WorkArgs};
-use crate::{store, systemd};
+use crate::{open_files, store, systemd};
 
 /// The default listen address.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
 
 /// Serve the HTTP API and the dashboard
 ///
-/// On 127.0.0.1, every user of this machine has full access until the store has a token (`duly token create`).
-/// An address that other machines can reach is refused until then.
+/// On 127.0.0.1, programs and browsers of the same user have full access until the store has a token
+/// (`duly token create`). An address that other machines can reach is refused until then.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The address to listen on; a port alone means 127.0.0.1 [env: DULY_LISTEN] [default: 127.0.0.1:7711]
@@ -40,7 +40,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
 
-    /// Allow `command` jobs over HTTP: every client that may push can then run any program where `duly work` runs
+    /// Allow `command` jobs over HTTP: every client that may push can then run any program where `duly work` runs.
+    /// Needs a token
     #[arg(long)]
     allow_commands: bool,
 
@@ -48,9 +49,18 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     require_token: bool,
 
-    /// The maximum number of connections [default: 1024]
-    #[arg(long, value_name = "N")]
+    /// Until there is a token, let in only the browser that opens a printed link.
+    /// Without this option, the link is printed if the server cannot determine which user sends a request
+    #[arg(long)]
+    sign_in_link: bool,
+
+    /// The maximum number of connections, if the limit of open files is at least 128 more [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     connections: Option<usize>,
+
+    /// With this many queues in the store, clients may not create another one [default: 1000]
+    #[arg(long, value_name = "N")]
+    max_queues: Option<usize>,
 }
 
 /// Serve and work in one process: all of duly on one machine
@@ -66,6 +76,9 @@ pub(crate) struct UpArgs {
     /// The number of concurrent jobs [default: 10]
     #[arg(long, value_name = "N")]
     concurrency: Option<usize>,
+    /// Run jobs of the kind `command` from a server too: everyone who may push there runs programs as this user
+    #[arg(long)]
+    commands: bool,
 }
 
 pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
@@ -83,19 +96,25 @@ pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
-    let UpArgs { serve, queues, concurrency } = verb;
+    let UpArgs { serve, queues, concurrency, commands } = verb;
     let duly = store::open_long_lived(&setup).await?;
     let server = serve.start_listening(&setup, duly.clone()).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
     serve.print_address(&setup, &server, true)?;
     let serving = tokio::spawn(server.serve_until(stop.clone()));
-    let result =
-        work::run_until(WorkArgs::for_queues(queues, concurrency), setup, &duly, stop.clone(), at_once.clone()).await;
+    let result = work::run_until(
+        WorkArgs::for_queues(queues, concurrency, commands),
+        setup,
+        &duly,
+        stop.clone(),
+        at_once.clone(),
+    )
+    .await;
     // If another node stops the worker, the server stops, too: they are one process.
     stop.cancel();
     tokio::select! {
-        served = serving => served.context("the server has panicked")??,
+        served = serving => served.context("the HTTP server has panicked; report the message above as a bug, and start it again")??,
         () = at_once.cancelled() => {}
     }
     result
@@ -103,7 +122,9 @@ pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
 
 impl ServeArgs {
     async fn start_listening(&self, setup: &Setup, duly: Duly) -> anyhow::Result<BoundServer> {
-        let mut server = Server::new(duly).allow_hosts(self.allow_hosts.iter().cloned());
+        let connections = self.connections.unwrap_or(duly_http::DEFAULT_CONNECTIONS_MAX);
+        open_files::raise_limit(connections);
+        let mut server = Server::new(duly).allow_hosts(self.allow_hosts.iter().cloned()).connections(connections);
         if self.read_only {
             server = server.read_only();
         }
@@ -113,11 +134,14 @@ impl ServeArgs {
         if self.require_token {
             server = server.require_token();
         }
+        if self.sign_in_link {
+            server = server.sign_in_link();
+        }
+        if let Some(queues) = self.max_queues {
+            server = server.queues(queues);
+        }
         if let Some(url) = &self.public_url {
             server = server.public_url(url);
-        }
-        if let Some(connections) = self.connections {
-            server = server.connections(connections);
         }
         let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(DEFAULT_ADDRESS);
         server.listen(parse_address(listen)?).await.map_err(|error| match &error {
@@ -125,7 +149,7 @@ impl ServeArgs {
             duly::Error::Invalid { field: "listen", reason, .. } if reason.starts_with("cannot listen") => {
                 CliError::new(
                     exit::FAILURE,
-                    format!("{reason}; end who listens there, or choose another with --listen"),
+                    format!("{reason}; stop the program that listens there, or choose another address with --listen"),
                 )
             }
             _ => error.into(),
@@ -136,9 +160,20 @@ impl ServeArgs {
     fn print_address(&self, setup: &Setup, server: &BoundServer, has_worker: bool) -> anyhow::Result<()> {
         let (url, store) = (format!("http://{}", server.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
         if setup.out.is_json() {
-            return setup.out.print_json(&serde_json::json!({ "url": url, "store": store.to_string() }));
+            let mut address = serde_json::json!({ "url": url, "store": store.to_string() });
+            if let Some(link) = server.sign_in_url() {
+                address["sign_in"] = link.into();
+            }
+            return setup.out.print_json(&address);
         }
         setup.out.print_line(&url)?;
+        if let Some(link) = server.sign_in_url() {
+            let minutes = duly_http::SIGN_IN_LINK_TTL.as_secs() / 60;
+            setup.out.print_line(&format!("sign in once, in a browser, within {minutes} minutes: {link}"))?;
+            setup.out.print_hint(&format!("the store {store}; programs need a token: duly token create NAME"));
+            setup.out.print_hint("Ctrl-C ends it.");
+            return Ok(());
+        }
         setup.out.print_hint(&format!("the store {store}: open {url} in a browser, or push a job from anywhere here:"));
         setup.out.print_hint(&format!(
             "  curl -H 'Content-Type: application/json' -d '{{\"kind\":\"hello\",\"args\":{{}}}}' {url}/api/v1/jobs"
@@ -160,7 +195,7 @@ fn parse_address(text: &str) -> anyhow::Result<SocketAddr> {
     };
     address
         .parse()
-        .map_err(|_| CliError::new(exit::USAGE, format!("listen: {text:?} is no address; write 127.0.0.1:7711")))
+        .map_err(|_| CliError::new(exit::USAGE, format!("listen: {text:?} is not an address; write 127.0.0.1:7711")))
 }
 
 #[cfg(test)]

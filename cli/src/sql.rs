@@ -89,7 +89,7 @@ fn print_result(table: &SqlTable, out: &Output) -> anyhow::Result<()> {
         }
     }
     if table.truncated {
-        out.print_message(&format!("there are more than {} rows: say LIMIT", table.rows.len()));
+        out.print_message(&format!("the query has more than {} rows; add a LIMIT to it", table.rows.len()));
     }
     Ok(())
 }

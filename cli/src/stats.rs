@@ -14,6 +14,8 @@ use crate::{Setup, store, time};
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Show rates, lateness and duration of the last minutes
+///
+/// A percentile with ~ is an estimate: attempts are counted by ranges of their lateness and duration.
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
     /// Only this queue
@@ -39,19 +41,20 @@ pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
-    let history = duly.history(HistoryQuery::last_minutes(verb.minutes).queue(verb.queue.clone())).await?;
+    let history = duly.queues().history(HistoryQuery::last_minutes(verb.minutes).queue(verb.queue.clone())).await?;
     let queues = history.by_queue();
     let row = |queue: &str, counters: &StatCounters| {
         let percentile = |q: f64| [&counters.lateness, &counters.duration].map(|histogram| histogram.quantile(q));
         let ([late, took], [late_99, took_99]) = (percentile(0.5), percentile(0.99));
         let format = |time: Option<Duration>| time.map(time::format_duration).unwrap_or_default();
-        let counts =
-            [counters.pushed, counters.done, counters.retried, counters.buried, counters.released, counters.taken_back];
-        let [pushed, done, retried, buried, released, taken_back] = counts.map(|count| count.to_string());
+        let StatCounters { pushed, done, retried, buried, released, cancelled, taken_back, .. } = counters;
+        let counts = [pushed, done, retried, buried, released, cancelled, taken_back];
+        let [pushed, done, retried, buried, released, cancelled, taken_back] = counts.map(u64::to_string);
         let rate = format!("{:.1}/s", counters.done as f64 / (f64::from(verb.minutes) * 60.0));
         let times = [late, late_99, took, took_99].map(format);
         let [late, late_99, took, took_99] = times;
-        [queue.to_owned(), pushed, done, rate, retried, buried, released, taken_back, late, late_99, took, took_99]
+        let queue = queue.to_owned();
+        [queue, pushed, done, rate, retried, buried, released, cancelled, taken_back, late, late_99, took, took_99]
     };
     match setup.out.format {
         Format::Json | Format::Ndjson => {
@@ -60,7 +63,7 @@ async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Re
                 json!({
                     "queue": queue, "minutes": verb.minutes,
                     "pushed": counters.pushed, "done": counters.done, "retried": counters.retried, "buried": counters.buried,
-                    "released": counters.released, "taken_back": counters.taken_back,
+                    "released": counters.released, "cancelled": counters.cancelled, "taken_back": counters.taken_back,
                     "lateness_ms": {"p50": millis(counters.lateness.quantile(0.5)), "p99": millis(counters.lateness.quantile(0.99))},
                     "duration_ms": {"p50": millis(counters.duration.quantile(0.5)), "p99": millis(counters.duration.quantile(0.99))},
                 })
@@ -79,11 +82,12 @@ async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Re
                 "RETRIED",
                 "BURIED",
                 "RELEASED",
+                "CANCELLED",
                 "TAKEN BACK",
-                "LATE P50",
-                "LATE P99",
-                "TOOK P50",
-                "TOOK P99",
+                "LATE ~P50",
+                "LATE ~P99",
+                "TOOK ~P50",
+                "TOOK ~P99",
             ];
             setup.out.print_table(head, queues.iter().map(|(queue, counters)| row(queue, counters)).collect())
         }

@@ -1,11 +1,14 @@
 //! Resolves the URL and the cluster keys of the store, and opens it.
 
+use std::path::Path;
+
 use duly::Duly;
 use duly::admin::StoreUrl;
 use duly::bounds::CLUSTER_KEY_BYTES_MIN;
 
 use crate::Setup;
 use crate::exit::{self, CliError};
+use crate::file_owner;
 
 /// The store if no setting names one.
 const DEFAULT_URL: &str = "./duly.db";
@@ -23,7 +26,21 @@ pub(crate) fn resolve_url(setup: &Setup) -> anyhow::Result<String> {
     if let Some(url) = read_env(URL_ENV)? {
         return Ok(url);
     }
-    Ok(setup.config.store.clone().unwrap_or_else(|| DEFAULT_URL.to_owned()))
+    match &setup.config.store {
+        Some(url) => Ok(url.clone()),
+        None => check_default_file().map(|()| DEFAULT_URL.to_owned()),
+    }
+}
+
+/// Returns an error if another user could have written the default file: its jobs could run any command as this user.
+fn check_default_file() -> anyhow::Result<()> {
+    let path = Path::new(DEFAULT_URL);
+    let refused = |reason: String| CliError::new(exit::USAGE, format!("{DEFAULT_URL}: {reason}"));
+    match std::fs::metadata(path) {
+        Ok(file) => file_owner::check_owner(path, &file, &format!("--store {DEFAULT_URL}")).map_err(refused),
+        // Opening it reports other errors.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Reads an environment variable; an empty value counts as unset.
@@ -45,13 +62,16 @@ fn read_cluster_keys(setup: &Setup) -> anyhow::Result<Vec<String>> {
     if keys.is_empty() {
         return Err(CliError::new(
             exit::USAGE,
-            format!("{source}: names no key; take it away if messages are not to be signed"),
+            format!("{source}: has no key; remove it if messages need no signature"),
         ));
     }
     if let Some(index) = keys.iter().position(|key| key.len() < CLUSTER_KEY_BYTES_MIN) {
         let (nth, bytes) = (index + 1, keys[index].len());
-        let reason = format!("key {nth} has {bytes} bytes; give it at least {CLUSTER_KEY_BYTES_MIN} random ones");
-        return Err(CliError::new(exit::USAGE, format!("{source}: {reason}, such as `openssl rand -hex 32` prints")));
+        let reason = format!("key {nth} has {bytes} bytes; use at least {CLUSTER_KEY_BYTES_MIN} random bytes");
+        return Err(CliError::new(
+            exit::USAGE,
+            format!("{source}: {reason}, such as the output of `openssl rand -hex 32`"),
+        ));
     }
     Ok(keys)
 }

@@ -37,7 +37,7 @@ fn to_local(moment: SystemTime) -> Zoned {
 /// Parses a time for clap; it is local unless it names a zone.
 pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
     parse_time_relative_to(text, &to_local(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
-        "not a moment; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
+        "not a time; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
     })
 }
 

@@ -7,7 +7,7 @@ use duly::admin::Role;
 use serde_json::json;
 
 use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::{Setup, audit, store, time};
 
 /// Create, list and remove tokens, which identify people and programs over HTTP
 #[derive(Debug, Subcommand)]
@@ -34,27 +34,31 @@ pub(crate) async fn run(verb: TokenVerb, setup: &Setup) -> anyhow::Result<()> {
         TokenVerb::Create { name, role, expires } => create_token(setup, &name, role, expires).await,
         TokenVerb::Ls => list_tokens(setup).await,
         TokenVerb::Rm { name } => {
-            store::open_existing(setup).await?.remove_token(&name).await?;
-            setup.out.print_message(&format!("token {name} is gone"));
+            let duly = store::open_existing(setup).await?;
+            let removed = duly.tokens().remove(&name).await;
+            audit::record(&duly, "tokens.remove", &name, removed).await?;
+            setup.out.print_message(&format!("token {name} is removed"));
             Ok(())
         }
     }
 }
 
 async fn create_token(setup: &Setup, name: &str, role: Role, expires: Option<Duration>) -> anyhow::Result<()> {
-    let secret = store::open_or_create(setup).await?.create_token(name, role, expires).await?;
+    let duly = store::open_or_create(setup).await?;
+    let created = duly.tokens().create(name, role, expires).await;
+    let secret = audit::record(&duly, "tokens.create", name, created).await?;
     if setup.out.is_json() {
         return setup.out.print_json(&json!({ "name": name, "role": role, "token": secret.as_str() }));
     }
     setup.out.print_line(secret.as_str())?;
-    setup
-        .out
-        .print_hint(&format!("token {name} ({role}): it is not shown again. Send it as `Authorization: Bearer ...`"));
+    setup.out.print_hint(&format!(
+        "token {name} ({role}): this is the only time that it is shown. Send it as `Authorization: Bearer ...`"
+    ));
     Ok(())
 }
 
 async fn list_tokens(setup: &Setup) -> anyhow::Result<()> {
-    let tokens = store::open_existing(setup).await?.tokens().await?;
+    let tokens = store::open_existing(setup).await?.tokens().list().await?;
     let out = &setup.out;
     match out.format {
         Format::Json => out.print_json(&tokens),

@@ -1,7 +1,8 @@
 //! `duly move`: transfers all jobs from one store to another, with a progress bar.
 
 use std::io::IsTerminal;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -13,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output, pluralize};
 use crate::sync::LockExt;
-use crate::{Setup, store};
+use crate::{Setup, audit, store};
 
 /// The queue, the bar, the counts and the remaining time.
 const BAR_TEMPLATE: &str = "{msg:20!} [{bar:30}] {human_pos}/{human_len} jobs, {eta} left";
@@ -33,6 +34,9 @@ pub(crate) struct MoveArgs {
     /// Only this queue; may be repeated
     #[arg(long, value_name = "NAME")]
     queue: Vec<String>,
+    /// Move although live processes of another program, such as Sidekiq, take jobs from these queues
+    #[arg(long)]
+    force: bool,
 }
 
 /// The report for scripts.
@@ -51,21 +55,39 @@ pub(crate) async fn run(verb: MoveArgs, setup: &Setup) -> anyhow::Result<()> {
     let source =
         store::open_existing_at(setup, &verb.from, "give the store that the jobs are in").await.context("--from")?;
     let target = store::open_or_create_at(setup, &verb.to).await.context("--to")?;
+    let target_text = describe_move(&verb, &to);
     let printer = ProgressPrinter::new(setup.out);
     let mut transfer = source.transfer_to(&target);
     for queue in verb.queue {
         transfer = transfer.queue(queue);
     }
-    let bar = printer.bar.clone();
+    if verb.force {
+        transfer = transfer.allow_foreign_processes();
+    }
+    let (bar, moved) = (printer.bar.clone(), printer.moved.clone());
     let transfer = transfer.on_progress(move |progress| printer.update(progress)).run();
     let (mut interrupted, mut terminated) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let result = tokio::select! {
-        result = transfer => result,
-        _ = interrupted.recv() => return Err(interrupted_error(&bar)),
-        _ = terminated.recv() => return Err(interrupted_error(&bar)),
+    let run = async {
+        tokio::select! {
+            biased;
+            _ = interrupted.recv() => Err(interrupted_error(&bar)),
+            _ = terminated.recv() => Err(interrupted_error(&bar)),
+            result = transfer => {
+                bar.finish_and_clear();
+                result.inspect(|queues| moved.store(count_moved(queues), Ordering::Relaxed)).map_err(Into::into)
+            }
+        }
     };
-    bar.finish_and_clear();
+    let count = || Some(moved.load(Ordering::Relaxed));
+    let result = audit::record_steps(&[&source, &target], "queues.move", &target_text, run, count).await;
     print_report(&setup.out, &result?, &to)
+}
+
+/// Returns what moves, and from where to where, for the audit logs of both stores.
+fn describe_move(verb: &MoveArgs, to: &StoreUrl) -> String {
+    let from = StoreUrl::parse(&verb.from).map(|from| from.to_string()).unwrap_or_default();
+    let queues = if verb.queue.is_empty() { "all queues".to_owned() } else { verb.queue.join(", ") };
+    format!("{queues} from {from} to {to}")
 }
 
 fn interrupted_error(bar: &ProgressBar) -> anyhow::Error {
@@ -77,6 +99,8 @@ fn interrupted_error(bar: &ProgressBar) -> anyhow::Error {
 struct ProgressPrinter {
     out: Output,
     bar: ProgressBar,
+    /// The jobs that have moved so far.
+    moved: Arc<AtomicU64>,
     /// The last queue with a message about running jobs.
     waiting_queue: Mutex<String>,
 }
@@ -88,10 +112,11 @@ impl ProgressPrinter {
             false => ProgressBar::hidden(),
         };
         let style = ProgressStyle::with_template(BAR_TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressPrinter { out, bar: bar.with_style(style), waiting_queue: Mutex::default() }
+        ProgressPrinter { out, bar: bar.with_style(style), moved: Arc::default(), waiting_queue: Mutex::default() }
     }
 
     fn update(&self, progress: &TransferProgress<'_>) {
+        self.moved.store(progress.moved, Ordering::Relaxed);
         self.bar.set_length(progress.total);
         self.bar.set_position(progress.moved);
         self.bar.set_message(progress.queue.to_owned());
@@ -104,34 +129,39 @@ impl ProgressPrinter {
     }
 }
 
+fn count_moved(queues: &[QueueTransferReport]) -> u64 {
+    queues.iter().map(QueueTransferReport::total).sum()
+}
+
 fn print_report(out: &Output, queues: &[QueueTransferReport], to: &StoreUrl) -> anyhow::Result<()> {
-    let total = queues.iter().map(QueueTransferReport::total).sum();
+    let total = count_moved(queues);
     match out.format {
         Format::Json => out.print_json(&TransferSummary { moved: total, queues })?,
         Format::Ndjson => queues.iter().try_for_each(|queue| out.print_json(queue))?,
         Format::Table | Format::Wide => {
             let rows = queues.iter().filter(|queue| queue.total() > 0).map(|q| {
-                let [ready, scheduled, dead, done] = [q.ready, q.scheduled, q.dead, q.done].map(|n| n.to_string());
-                [q.queue.clone(), ready, scheduled, dead, done]
+                let numbers = [q.ready, q.scheduled, q.dead, q.cancelled, q.done].map(|n| n.to_string());
+                let [ready, scheduled, dead, cancelled, done] = numbers;
+                [q.queue.clone(), ready, scheduled, dead, cancelled, done]
             });
-            out.print_table(["QUEUE", "READY", "SCHEDULED", "DEAD", "DONE"], rows.collect())?;
+            out.print_table(["QUEUE", "READY", "SCHEDULED", "DEAD", "CANCELLED", "DONE"], rows.collect())?;
         }
     }
     let sum = |field: fn(&QueueTransferReport) -> u64| queues.iter().map(field).sum::<u64>();
     let (present, buried) = (sum(|queue| queue.already_present), sum(|queue| queue.buried));
     if present > 0 {
         out.print_message(&format!(
-            "{present} jobs were left out: jobs with their ids are there already, or were a short while ago"
+            "{present} jobs were skipped: the target has jobs with their ids, or had them a short time ago"
         ));
     }
     let remaining = sum(|queue| queue.remaining);
     if remaining > 0 {
         out.print_message(&format!(
-            "{remaining} entries are still where they were: they cannot be read, or have come since"
+            "{remaining} entries stayed in the source: they cannot be read, or were added meanwhile"
         ));
     }
     if buried > 0 {
-        out.print_message(&format!("{buried} jobs are dead there: their unique keys belong to other jobs"));
+        out.print_message(&format!("{buried} jobs are dead in the target: other jobs there have their unique keys"));
     }
     let rules = sum(|queue| queue.cron_rules);
     if rules > 0 {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 use crate::output::pluralize;
-use crate::{Setup, input, store, time};
+use crate::{Setup, audit, input, store, time};
 
 /// Check the invariants of the store; exit code 1 if it finds violations
 ///
@@ -49,8 +49,8 @@ pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
     }
     let backup =
         verb.backup.unwrap_or_else(|| format!("duly-before-repair-{}.db", time::to_micros(time::now())).into());
-    let repaired = duly.repair(&backup).await?;
-    setup.out.print_message(&format!("the store as it was is in {}", backup.display()));
+    let repaired = audit::record_steps(&[&duly], "store.repair", &violations, duly.repair(&backup), || None).await?;
+    setup.out.print_message(&format!("the backup of the store is in {}", backup.display()));
     let remaining = repaired.after.violations.len();
     if remaining > 0 {
         print_report(setup, &repaired.after)?;
@@ -61,7 +61,7 @@ pub(crate) async fn run(verb: VerifyArgs, setup: &Setup) -> anyhow::Result<()> {
         ));
     }
     setup.out.print_message(&format!(
-        "{} put right",
+        "{} repaired",
         pluralize(repaired.before.violations.len() as u64, "violation was", "violations were")
     ));
     Ok(())
@@ -78,8 +78,8 @@ fn print_report(setup: &Setup, report: &VerifyReport) -> anyhow::Result<()> {
     }
     if report.violations.is_empty() {
         out.print_message(&match report.jobs {
-            1 => "1 job, as it must be".to_owned(),
-            jobs => format!("{jobs} jobs, all as they must be"),
+            1 => "1 job checked, no violation".to_owned(),
+            jobs => format!("{jobs} jobs checked, no violation"),
         });
     }
     Ok(())

@@ -24,10 +24,10 @@ pub(crate) async fn wait_until_final(
     timeout: Option<Duration>,
     origin: JobOrigin,
 ) -> anyhow::Result<Option<JobRecord>> {
-    let initial = duly.get(id).await?;
+    let initial = duly.jobs().get(id).await?;
     let waited = match timeout {
-        Some(timeout) => tokio::time::timeout(timeout, duly.wait(id)).await,
-        None => Ok(duly.wait(id).await),
+        Some(timeout) => tokio::time::timeout(timeout, duly.jobs().wait(id)).await,
+        None => Ok(duly.jobs().wait(id).await),
     };
     match waited {
         Ok(result) => match result? {
@@ -35,7 +35,7 @@ pub(crate) async fn wait_until_final(
             None => resolve_missing_job(id, initial.as_ref(), origin),
         },
         // The job may have ended at the last moment, or before the wait began.
-        Err(_) => match duly.get(id).await? {
+        Err(_) => match duly.jobs().get(id).await? {
             Some(record) if record.state.is_final() => Ok(Some(record)),
             Some(record) => {
                 Err(CliError::new(exit::TIMED_OUT, format!("job {id} is still {}: stopped waiting", record.state)))
@@ -54,15 +54,18 @@ fn resolve_missing_job(id: JobId, initial: Option<&JobRecord>, origin: JobOrigin
     if was_done {
         return Ok(None);
     }
-    Err(CliError::new(exit::NOT_FOUND, format!("no job {id} in the store: it was removed, or its keep time is over")))
+    Err(CliError::new(exit::NOT_FOUND, format!("job {id} not found: it was removed, or its keep time is over")))
 }
 
-/// Prints the result of a wait; a dead job is an error.
+/// Prints the result of a wait; a dead or cancelled job is an error.
 pub(crate) fn print_result(setup: &Setup, record: Option<JobRecord>) -> anyhow::Result<()> {
     let Some(record) = record else {
         setup.out.print_hint("done");
         return Ok(());
     };
+    if record.state == State::Cancelled {
+        return Err(CliError::new(exit::FAILURE, format!("job {} was cancelled", record.job.id)));
+    }
     if record.state == State::Dead {
         let error = record.failures.last().map_or("no error was recorded", |failure| failure.error.as_str());
         return Err(CliError::new(

@@ -21,6 +21,7 @@ const WATCHED_JOBS_MAX: usize = 200;
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     /// The ids of the jobs, as printed by push
+    #[arg(value_parser = crate::bulk::parse_id)]
     ids: Vec<JobId>,
     /// Without ids: only this queue
     #[arg(long, value_name = "NAME", conflicts_with = "ids")]
@@ -37,7 +38,7 @@ pub(crate) async fn run(duly: &Duly, watch: WatchArgs, out: &Output) -> anyhow::
         let duly = duly.clone();
         waits.spawn(async move {
             // `check_job` reads the job whatever the result.
-            let _ = duly.wait(id).await;
+            let _ = duly.jobs().wait(id).await;
             id
         });
     }
@@ -61,7 +62,7 @@ async fn check_job(duly: &Duly, id: JobId, watched: &mut WatchedJobs, out: &Outp
     let Some(last) = watched.get_mut(&id) else {
         return Ok(());
     };
-    let record = duly.get(id).await?;
+    let record = duly.jobs().get(id).await?;
     let current = record.as_ref().map(watched_state);
     if current != *last || current.is_none() {
         print_change(id, record.as_ref(), out)?;
@@ -88,7 +89,7 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
         return Err(CliError::new(exit::USAGE, format!("at most {WATCHED_JOBS_MAX} jobs can be followed at once")));
     }
     for id in &watch.ids {
-        if duly.get(*id).await?.is_none() {
+        if duly.jobs().get(*id).await?.is_none() {
             return Err(duly::Error::not_found("job", id).into());
         }
     }
@@ -103,7 +104,7 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
         }
         let mut filter = Filter::all().state(state).limit(limit);
         (filter.queue, filter.kind) = (watch.queue.clone(), watch.kind.clone());
-        let page = duly.list(filter).await?;
+        let page = duly.jobs().list(filter).await?;
         watched.extend(page.jobs.iter().map(|record| (record.job.id, None)));
     }
     Ok(watched)

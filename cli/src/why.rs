@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 use crate::output::Output;
+use crate::time;
 
 /// The cause for scripts, with the sentence for people.
 #[derive(Serialize)]
@@ -18,12 +19,12 @@ struct WhyOutput<'w> {
 }
 
 pub(crate) async fn run(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
-    let why = duly.why(id).await?;
+    let why = duly.jobs().why(id).await?;
     if why == Why::NotFound {
         return Err(CliError::new(exit::NOT_FOUND, format!("job {id}: {why}")));
     }
     if out.is_json() {
         return out.print_json(&WhyOutput { id, sentence: why.to_string(), why: &why });
     }
-    out.print_line(&escape_text(&why.to_string()))
+    out.print_line(&escape_text(&why.describe(time::format_date_time)))
 }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use duly::admin::QueueCounts;
+use duly::admin::{QueueCounts, StoreUrl};
 use duly::worker::ShutdownSignals;
-use duly::{CancellationToken, Duly, Event, RunSummary, Worker};
+use duly::worker::{Event, RunSummary};
+use duly::{CancellationToken, Ctx, Duly, Outcome, Worker};
 
 use crate::Setup;
 use crate::child::Spawner;
@@ -23,9 +24,11 @@ use crate::{store, systemd};
 /// Run jobs, and print each event
 ///
 /// Jobs of the kind `command` (from `duly push -- ...`) are run directly, without a shell, in the directory they were
-/// pushed from: anyone with write access to the store can run commands as this user.
-/// With --exec a program runs all other kinds: it gets the args as JSON on stdin, and
-/// DULY_ID, DULY_KIND, DULY_QUEUE, DULY_ATTEMPT and DULY_FENCE in its environment (as commands do).
+/// pushed from: anyone with write access to the store can run commands as this user. On a server, where more than this
+/// machine's users may have it, they run only with --commands.
+/// With --exec a program runs all other kinds, or those of --kind: it gets the args as JSON on stdin, and
+/// DULY_ID, DULY_KIND, DULY_QUEUE, DULY_ATTEMPT and DULY_FENCE in its environment (as commands do), and DULY_JID if
+/// Sidekiq made the job.
 /// Its exit code decides: 0 done, 100 dead, any other retry later.
 /// Its output is shown on stderr; the end of its stderr is kept as the error of a failed attempt.
 ///
@@ -50,6 +53,14 @@ pub(crate) struct WorkArgs {
     #[arg(last = true, requires = "exec", value_name = "ARGS")]
     exec_args: Vec<String>,
 
+    /// A kind that the program of --exec runs; may be repeated. All other kinds are left to other workers
+    #[arg(long = "kind", value_name = "NAME", requires = "exec", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    kinds: Vec<String>,
+
+    /// Run jobs of the kind `command` from a server too: everyone who may push there runs programs as this user
+    #[arg(long)]
+    commands: bool,
+
     /// Exit when there is no job left that this worker can run. Jobs stay if they are due later, run on another node,
     /// or wait in a queue that is paused or moving; prints how many of the last two
     #[arg(long)]
@@ -64,12 +75,18 @@ pub(crate) struct WorkArgs {
     max_crashes: Option<u32>,
 }
 
+/// How long a worker that runs no commands leaves one to other workers.
+const COMMAND_RELEASE_DELAY: Duration = Duration::from_secs(60);
+const NOTHING_TO_RUN: &str =
+    "nothing to run: from a server, `command` jobs run only with --commands, and all other kinds need --exec PROGRAM";
+
 /// The settings of the worker, from flags and `duly.toml`.
 struct WorkSettings {
     queues: Vec<(String, Option<u32>)>,
     concurrency: usize,
     program: Option<Vec<String>>,
     grace: Duration,
+    runs_commands: bool,
 }
 
 pub(crate) async fn run(verb: WorkArgs, setup: Setup) -> anyhow::Result<()> {
@@ -87,7 +104,10 @@ pub(crate) async fn run_until(
     stop: CancellationToken,
     at_once: CancellationToken,
 ) -> anyhow::Result<()> {
-    let settings = verb.resolve_settings(std::mem::take(&mut setup.config.work))?;
+    // On a server, more than the users of this machine may push.
+    let url = StoreUrl::parse(&store::resolve_url(&setup)?)?;
+    let is_local = url.file().is_some() || url.is_in_memory();
+    let settings = verb.resolve_settings(std::mem::take(&mut setup.config.work), is_local)?;
     let printer = Printer::start(stop.clone())?;
     let queues: Vec<String> = settings.queues.iter().map(|(name, _)| name.clone()).collect();
     let worker = build_worker(&verb, settings, duly, &setup, &printer)?;
@@ -102,16 +122,20 @@ pub(crate) async fn run_until(
         worker.run_with_shutdown(stop, at_once).await?
     };
     printer.finish();
-    let RunSummary { acked, retried, buried, released, lost, .. } = summary;
-    setup
-        .out
-        .print_message(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
-    if let (true, Ok(counts)) = (verb.until_empty, duly.counts().await) {
+    let RunSummary { acked, retried, buried, released, cancelled, lost, .. } = summary;
+    setup.out.print_message(&format!(
+        "{acked} done, {retried} to retry, {buried} dead, {released} released, {cancelled} cancelled, {lost} lost"
+    ));
+    if let (true, Ok(counts)) = (verb.until_empty, duly.queues().counts().await) {
         let remaining: Vec<String> =
             counts.iter().filter(|count| queues.contains(&count.queue)).flat_map(describe_remaining).collect();
         if !remaining.is_empty() {
             setup.out.print_message(&format!("left: {}", remaining.join(", ")));
         }
+    }
+    if let Some(error) = printer.write_error() {
+        let advice = "make room for its output, or redirect it, and start the worker again";
+        return Err(anyhow::anyhow!("stopped, because stdout cannot be written: {error}; {advice}"));
     }
     match summary.unrecorded {
         0 => Ok(()),
@@ -173,8 +197,18 @@ fn build_worker(
         program: settings.program.unwrap_or_default(),
     });
     let command_runner = runner.clone();
-    worker = worker.on_kind(COMMAND_KIND, move |ctx| command_runner.clone().run_command(ctx));
-    if has_program {
+    if settings.runs_commands {
+        worker = worker.on_kind(COMMAND_KIND, move |ctx| command_runner.clone().run_command(ctx));
+    } else if has_program && verb.kinds.is_empty() {
+        // The program must not get it either; another worker may run commands.
+        let leave = |_: Ctx| async { Ok::<_, String>(Outcome::release(COMMAND_RELEASE_DELAY)) };
+        worker = worker.on_kind(COMMAND_KIND, leave);
+    }
+    for kind in &verb.kinds {
+        let runner = runner.clone();
+        worker = worker.on_kind(kind.as_str(), move |ctx| runner.clone().run_program(ctx));
+    }
+    if has_program && verb.kinds.is_empty() {
         worker = worker.on_any_kind(move |ctx| runner.clone().run_program(ctx));
     }
     Ok(worker)
@@ -194,7 +228,7 @@ fn event_printer(
             Event::Started { held, .. } if held.job.kind != COMMAND_KIND && !hinted.swap(true, Ordering::Relaxed) => {
                 let kind = escape_text(&held.job.kind);
                 printer.print_stderr(format!(
-                    "nothing here runs the kind {kind}: released until a worker does (see --exec)"
+                    "this worker cannot run the kind {kind}: such jobs wait for a worker that can (see --exec)"
                 ));
             }
             Event::Joined { .. } => systemd::notify_ready(&queues),
@@ -216,12 +250,13 @@ fn event_printer(
 
 impl WorkArgs {
     /// Returns the options of a worker for these queues; all others have their defaults.
-    pub(crate) fn for_queues(queues: Vec<String>, concurrency: Option<usize>) -> Self {
-        let (exec, exec_args, until_empty, grace, max_crashes) = (None, Vec::new(), false, None, None);
-        WorkArgs { queues, concurrency, exec, exec_args, until_empty, grace, max_crashes }
+    pub(crate) fn for_queues(queues: Vec<String>, concurrency: Option<usize>, commands: bool) -> Self {
+        let (exec, exec_args, kinds) = (None, Vec::new(), Vec::new());
+        let (until_empty, grace, max_crashes) = (false, None, None);
+        WorkArgs { queues, concurrency, exec, exec_args, kinds, commands, until_empty, grace, max_crashes }
     }
 
-    fn resolve_settings(&self, config: WorkConfig) -> anyhow::Result<WorkSettings> {
+    fn resolve_settings(&self, config: WorkConfig, is_local: bool) -> anyhow::Result<WorkSettings> {
         let invalid = |field: &str, reason: &str| CliError::new(exit::USAGE, format!("{field}: {reason}"));
         let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };
         if queues.is_empty() {
@@ -236,9 +271,19 @@ impl WorkArgs {
             // Otherwise every job would lose an attempt.
             Some(name) if !is_executable(name) => {
                 let hint = if name.contains(' ') { "; arguments follow after `--`" } else { "" };
-                return Err(invalid("exec", &format!("there is no program {name:?}, or it may not be run here{hint}")));
+                return Err(invalid(
+                    "exec",
+                    &format!("the program {name:?} does not exist, or this user may not run it{hint}"),
+                ));
             }
             _ => {}
+        }
+        let runs_commands = is_local || self.commands;
+        if !runs_commands && program.is_none() {
+            return Err(CliError::new(exit::USAGE, NOTHING_TO_RUN));
+        }
+        if self.kinds.iter().any(|kind| kind == COMMAND_KIND) {
+            return Err(invalid("kind", "the program of --exec does not run the kind `command`; see --commands"));
         }
         let configured = config.grace.map(|text| duly::admin::parse_duration(&text)).transpose();
         let configured = configured.map_err(|reason| invalid("work.grace", &reason))?;
@@ -248,6 +293,7 @@ impl WorkArgs {
             concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::bounds::DEFAULT_CONCURRENCY),
             program,
             grace,
+            runs_commands,
         })
     }
 }
@@ -259,7 +305,7 @@ fn parse_queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
     };
     match weight.parse() {
         Ok(weight) if weight > 0 => Ok((name.to_owned(), Some(weight))),
-        _ => Err(CliError::new(exit::USAGE, format!("queue: {text:?} has no weight behind the =; write {name}=3"))),
+        _ => Err(CliError::new(exit::USAGE, format!("queue: {text:?} has no weight after the =; write {name}=3"))),
     }
 }
 

@@ -38,14 +38,18 @@ function updateTimes() {
 
 const charts = new Map();
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colour = (name) => css(({ pushed: '--faint', retried: '--running', buried: '--dead' })[name] ?? `--${name}`);
+const colour = (name) => css(({ pushed: '--faint', retried: '--running', buried: '--dead', cancelled: '--scheduled' })[name] ?? `--${name}`);
 const millis = (v) => v < 1000 ? `${v < 10 ? +v.toFixed(1) : Math.round(v)} ms` : v < 60e3 ? `${+(v / 1000).toFixed(1)} s` : formatSeconds(Math.round(v / 1000));
 const jobs = (v) => v.toLocaleString('en-US', { notation: v >= 1e5 ? 'compact' : 'standard', maximumFractionDigits: 1 });
 
 function draw(box) {
   if (!window.uPlot || !box.clientWidth) return;
-  const { times, series } = JSON.parse(box.dataset.chart);
-  const data = [times, ...series.map((one) => one.values)];
+  const { times, series, partial } = JSON.parse(box.dataset.chart);
+  // The line to the running interval is dashed: a series of its own after the one with all others.
+  const end = times.length - 1;
+  const part = (values, shown) => values.map((v, i) => (shown(i) ? v : null));
+  const lines = (values) => partial ? [part(values, (i) => i < end), part(values, (i) => i >= end - 1)] : [values];
+  const data = [times, ...series.flatMap((one) => lines(one.values))];
   const old = charts.get(box);
   if (old) return old.setData(data);
   const format = box.dataset.unit === 'ms' ? millis : jobs;
@@ -63,12 +67,14 @@ function draw(box) {
     scales: { x: { time: true }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.08 : 1] } },
     axes: [{ ...axis, values: (_, at) => at.map((s) => formatTime(s)), space: 70, size: 26, gap: 4 },
       { ...axis, values: (_, at) => at.map((v) => v === null ? '' : format(v)), size: 62, ...(format === jobs && { incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }) }],
-    series: [{}, ...series.map((one) => ({ label: one.name, stroke: colour(one.class), width: 1.75, spanGaps: true, points: { show: times.length < 8, size: 5 } }))],
+    series: [{}, ...series.flatMap((one) => lines(one.values).map((_, i) => ({ label: one.name, stroke: colour(one.class), width: 1.75, spanGaps: true, points: { show: times.length < 8, size: 5 }, ...(i && { dash: [4, 4] }) })))],
     hooks: { setCursor: [(u) => {
       const { idx, left } = u.cursor;
       tooltip.hidden = idx === null || idx === undefined || left < 0;
       if (tooltip.hidden) return;
-      tooltip.textContent = [formatTime(u.data[0][idx]), ...series.map((one, i) => `${one.name} ${u.data[i + 1][idx] === null ? '–' : format(u.data[i + 1][idx])}`)].join('  ·  ');
+      const value = (i) => partial ? u.data[2 * i + 1][idx] ?? u.data[2 * i + 2][idx] : u.data[i + 1][idx];
+      const soFar = partial && idx === u.data[0].length - 1 ? ' so far' : '';
+      tooltip.textContent = [formatTime(u.data[0][idx]) + soFar, ...series.map((one, i) => `${one.name} ${value(i) === null ? '–' : format(value(i))}`)].join('  ·  ');
       const x = left + 70;
       tooltip.style.left = `${Math.max(0, Math.min(x, box.clientWidth - tooltip.offsetWidth))}px`;
       tooltip.style.top = '0';
@@ -119,8 +125,8 @@ function showStatus() {
   indicator.hidden = false;
   indicator.dataset.status = status;
   indicator.setAttribute('aria-pressed', String(paused));
-  indicator.title = status === 'lost' ? 'No answer from the server; trying again' : paused ? 'Live updates are paused; press p' : 'Updates as things happen; press p to pause';
-  $('span', indicator).textContent = status === 'lost' ? 'no answer' : status;
+  indicator.title = status === 'lost' ? 'The server does not respond; trying again' : paused ? 'Live updates are paused; press p' : 'Updates by itself; press p to pause';
+  $('span', indicator).textContent = status === 'lost' ? 'offline' : status;
 }
 
 function patch(old, fresh) {
@@ -157,7 +163,8 @@ async function refresh() {
   last = Date.now();
   dirty = false;
   try {
-    const response = await fetch(location.href, { headers: { accept: 'text/html', 'x-live': '1' }, cache: 'no-store' });
+    // Not the address of the page: after a rejected form, that is the action.
+    const response = await fetch(document.body.dataset.url, { headers: { accept: 'text/html', 'x-live': '1' }, cache: 'no-store' });
     if (response.status === 401 || response.redirected) return location.reload();
     if (!response.ok) throw new Error(response.status);
     const doc = new DOMParser().parseFromString(await response.text(), 'text/html');
@@ -232,13 +239,15 @@ if (bulk) {
 
 document.addEventListener('submit', (event) => {
   const form = event.target;
-  const text = event.submitter?.dataset.confirm ?? form.dataset.confirm;
-  if (!text || form.elements.confirm) return;
+  const { question, explanation, yes, no } = form.dataset;
+  if (!question || form.elements.confirm) return;
   event.preventDefault();
   const dialog = $('#confirm-dialog');
   const button = event.submitter;
-  $('#confirm-text').textContent = text;
-  $('#confirm-yes').textContent = button?.textContent.trim() || 'Yes';
+  $('#confirm-title').textContent = question;
+  $('#confirm-text').textContent = explanation;
+  $('#confirm-yes').textContent = yes;
+  $('#confirm-no').textContent = no;
   dialog.onclose = () => {
     if (dialog.returnValue !== 'yes') return;
     form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: 'confirm', value: 'yes' }));
@@ -291,7 +300,7 @@ function nextTheme() {
   if (next === 'auto') delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
   document.cookie = `duly_theme=${next}; path=${root || '/'}; max-age=31536000; samesite=lax`;
   const button = $('#theme button');
-  const label = { auto: 'as the system says', light: 'light', dark: 'dark' }[next];
+  const label = { auto: 'like the system', light: 'light', dark: 'dark' }[next];
   button.setAttribute('aria-label', `Theme: ${label}; change it`);
   button.title = `Theme: ${label}`;
   redraw();

@@ -6,13 +6,14 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 use super::server::App;
+use super::sessions::SessionCredential;
 
 /// The credential by which a client was identified.
 #[derive(Clone)]
 pub(crate) enum Credential {
     /// The service around the router has identified the client.
     Trusted,
-    /// The client is on this machine, and the store has no token.
+    /// The client is local, and the store has no token.
     Local,
     /// The SHA-256 of the client's token.
     Token([u8; 32]),
@@ -30,7 +31,8 @@ impl Credential {
             Credential::Local => None,
             Credential::Token(hash) => Some(*hash),
             Credential::Session(id) => match app.sessions.peek(id) {
-                Some(hash) => Some(hash),
+                Some(SessionCredential::Token(hash)) => Some(hash),
+                Some(SessionCredential::Link) => None,
                 None => return false,
             },
         };
@@ -39,7 +41,8 @@ impl Credential {
         };
         match hash {
             Some(hash) => tokens.find_by_hash(hash).is_some(),
-            None => tokens.is_open,
+            None if matches!(self, Credential::Local) => tokens.is_open,
+            None => tokens.accepts_link(),
         }
     }
 }

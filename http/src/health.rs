@@ -21,7 +21,7 @@ pub(super) async fn liveness() -> &'static str {
 /// `GET /readyz`: the store responds.
 pub(super) async fn readiness(State(app): AppState) -> Result<&'static str> {
     let not_ready =
-        || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", "the store does not answer").retry_after(1);
+        || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", "the store does not respond").retry_after(1);
     match tokio::time::timeout(STORE_TIMEOUT, app.tokens.get_within(&app.duly, RESPONSE_AGE_MAX)).await {
         Ok(Ok(_)) => Ok("ok\n"),
         _ => Err(not_ready()),

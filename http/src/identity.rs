@@ -20,6 +20,18 @@ pub struct Identity {
 
 impl Identity {
     /// Returns an identity with this name and role.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::admin::Role;
+    /// use duly_http::Identity;
+    ///
+    /// /// The service around the router has checked who sends the request.
+    /// fn identify(request: &mut axum::extract::Request, user: &str) {
+    ///     request.extensions_mut().insert(Identity::new(user, Role::Viewer));
+    /// }
+    /// ```
     #[must_use]
     pub fn new(name: impl Into<String>, role: Role) -> Self {
         Identity { name: name.into(), role }
@@ -30,7 +42,7 @@ impl Identity {
         if self.role >= role {
             return Ok(());
         }
-        let detail = format!("{} is a {}; this needs a token with the role {role}", self.name, self.role);
+        let detail = format!("{} has the role {}; this needs a token with the role {role}", self.name, self.role);
         Err(Problem::forbidden(detail))
     }
 

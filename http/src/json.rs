@@ -1,16 +1,22 @@
 //! Extractors for bodies and parameters: strict, bounded, and with an error that points at the wrong field.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use duly::JobId;
+use duly::admin::JobIdKey;
+use duly::bounds::JSON_DEPTH_MAX;
+use duly::job::nesting_depth;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+use super::body_budget::BodyShare;
+use super::client_map::ClientMap;
 use super::identity::Identity;
 use super::json_pointer;
 use super::problem::{Problem, Result};
@@ -22,13 +28,11 @@ use crate::sync::LockExt;
 pub(super) const BODY_BYTES_MAX: usize = 2 * duly::bounds::ARGS_BYTES_MAX;
 /// The most bytes of a bulk push.
 pub(super) const BULK_BYTES_MAX: usize = duly::bounds::PUSH_BYTES_MAX;
-/// The deepest nesting of a body.
-const DEPTH_MAX: usize = 64;
 /// The timeout for the whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes of an idempotency key.
 const KEY_BYTES_MAX: usize = 256;
-/// The most remembered idempotency keys.
+/// The most remembered idempotency keys of all clients.
 const KEYS_MAX: usize = 10_000;
 
 /// The JSON body of a request.
@@ -43,26 +47,81 @@ pub(super) struct QueryParams<T>(pub(super) T);
 /// The only parameter in the path.
 pub(super) struct PathParam<T>(pub(super) T);
 
+/// The job that the path names: by its id, or by the id that another system has for it.
+pub(super) struct JobParam(pub(super) JobId);
+
 /// Reads a whole body of at most `max` bytes.
-pub(super) async fn read_body(request: Request, max: usize) -> Result<axum::body::Bytes> {
+pub(super) async fn read_body(request: Request, max: usize) -> Result<Bytes> {
+    let mut whole = Vec::new();
+    read_chunks(request, max, |chunk| {
+        whole.extend_from_slice(&chunk);
+        Ok(())
+    })
+    .await?;
+    Ok(whole.into())
+}
+
+/// Passes the parts of a body of at most `max` bytes on as they arrive. All bytes count as those of the request until it
+/// has ended.
+pub(super) async fn read_chunks(request: Request, max: usize, mut take: impl FnMut(Bytes) -> Result<()>) -> Result<()> {
     let too_large = || {
-        let detail = format!("the body has more than {max} bytes; send it in parts");
+        let detail = format!("the body has more than {max} bytes; split it into several requests");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
     };
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > max as u64) {
         return Err(too_large());
     }
-    let reading = tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), max)).await;
-    let timed_out = || Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time");
-    // The body is too long, or the client has gone away and reads no response.
-    reading.map_err(|_| timed_out())?.map_err(|_| too_large())
+    let share = request.extensions().get::<Arc<BodyShare>>().cloned();
+    let mut chunks = request.into_body().into_data_stream();
+    let reading = async {
+        let mut bytes = 0;
+        while let Some(chunk) = chunks.next().await {
+            // The client has gone away, and reads no response.
+            let chunk = chunk.map_err(|_| body_ended())?;
+            bytes += chunk.len();
+            if bytes > max {
+                return Err(too_large());
+            }
+            share.as_ref().map_or(Ok(()), |share| share.add(chunk.len()))?;
+            take(chunk)?;
+        }
+        Ok(())
+    };
+    let timed_out =
+        |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not arrive in time; send it again");
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(timed_out)?
+}
+
+fn body_ended() -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "incomplete", "the body ended early; send it again")
+}
+
+/// Reads the body of a request before its handler runs, for extractors without a timeout.
+pub(super) async fn buffer_body(request: Request, max: usize) -> Result<Request> {
+    let (parts, body) = request.into_parts();
+    let mut outer = Request::new(body);
+    *outer.headers_mut() = parts.headers.clone();
+    if let Some(share) = parts.extensions.get::<Arc<BodyShare>>() {
+        outer.extensions_mut().insert(share.clone());
+    }
+    let whole = read_body(outer, max).await?;
+    Ok(Request::from_parts(parts, whole.into()))
 }
 
 /// Parses JSON text.
+/// Reads a field that may be null, to distinguish it from one that is absent (with `#[serde(default)]`).
+pub(super) fn present<'de, D, T>(deserializer: D) -> std::result::Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
 pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T> {
-    if json_pointer::nesting_depth(text) > DEPTH_MAX {
-        return Err(not_json(format!("nested more than {DEPTH_MAX} deep")));
+    if nesting_depth(text) > JSON_DEPTH_MAX {
+        return Err(not_json(format!("nested more than {JSON_DEPTH_MAX} levels deep")));
     }
     serde_json::from_slice(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
@@ -163,14 +222,28 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let Path(name) = Path::<String>::from_request_parts(parts, state)
-            .await
-            .map_err(|_| Problem::invalid("path", "must be UTF-8 text, percent-encoded"))?;
-        // A text that cannot be a name or an id names nothing that exists.
-        name.parse()
-            .map(PathParam)
-            .map_err(|error: duly::Error| Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()))
+        path_text(parts, state).await?.parse().map(PathParam).map_err(names_nothing)
     }
+}
+
+impl FromRequestParts<Arc<App>> for JobParam {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let text = path_text(parts, app).await?;
+        app.duly.jobs().parse_id(&text).map(JobParam).map_err(names_nothing)
+    }
+}
+
+/// Returns the only parameter in the path.
+async fn path_text<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String> {
+    let path = Path::<String>::from_request_parts(parts, state).await;
+    path.map(|Path(text)| text).map_err(|_| Problem::invalid("path", "must be UTF-8 text, percent-encoded"))
+}
+
+/// Returns the problem with a text that cannot be a name or an id: it names nothing that exists.
+fn names_nothing(error: duly::Error) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string())
 }
 
 /// The idempotency key of a request, and its method and path.
@@ -184,25 +257,62 @@ impl IdempotencyCheck {
 
     /// Returns an error if the client has sent the same key with another request.
     pub(super) fn check(&self, app: &App, body: &[u8]) -> Result<()> {
-        let Some((key, target)) = &self.0 else {
+        let mut digest = self.digest();
+        digest.update(body);
+        self.check_digest(app, digest)
+    }
+
+    /// Returns the digest of the request without its body, to be updated with the parts of the body.
+    pub(super) fn digest(&self) -> Sha256 {
+        let target = self.0.as_ref().map_or("", |(_, target)| target);
+        Sha256::new().chain_update(target).chain_update([0])
+    }
+
+    /// As [`IdempotencyCheck::check`], for a body of several parts.
+    pub(super) fn check_digest(&self, app: &App, digest: Sha256) -> Result<()> {
+        let Some((key, _)) = &self.0 else {
             return Ok(());
         };
-        let digest = Sha256::new().chain_update(target).chain_update([0]).chain_update(body).finalize().into();
+        let digest = digest.finalize().into();
         if app.idempotency_keys.matches_previous(key, digest) {
             return Ok(());
         }
-        Err(Problem::invalid("Idempotency-Key", "this key came with another request before; use a new one"))
+        Err(Problem::invalid("Idempotency-Key", "this key was used for a different request; use a new key"))
     }
 }
 
 /// The idempotency key of a request, if it has one.
-pub(super) struct IdempotencyKey(pub(super) Option<String>);
+pub(super) struct IdempotencyKey(pub(super) Option<KeyedIds>);
 
-impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
+/// The ids of the jobs of an idempotency key. Only servers on the same store can compute them, so no other client can
+/// push a job under such an id first.
+pub(super) struct KeyedIds {
+    /// The client and its key.
+    pub(super) key: String,
+    id_key: JobIdKey,
+}
+
+impl KeyedIds {
+    /// Returns the id of the only job of the request.
+    pub(super) fn id(&self) -> JobId {
+        self.id_key.derive(&self.key)
+    }
+
+    /// Returns the id of one of several jobs. Keys contain no line feed after that of the client.
+    pub(super) fn id_of(&self, part: &str) -> JobId {
+        self.id_key.derive(&format!("{}\n{part}", self.key))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for IdempotencyKey {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        scoped_key(&parts.headers, parts.extensions.get::<Identity>()).map(IdempotencyKey)
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let Some(key) = scoped_key(&parts.headers, parts.extensions.get::<Identity>())? else {
+            return Ok(IdempotencyKey(None));
+        };
+        let id_key = app.job_id_key.get_or_try_init(|| app.duly.tokens().job_id_key()).await?.clone();
+        Ok(IdempotencyKey(Some(KeyedIds { key, id_key })))
     }
 }
 
@@ -219,30 +329,51 @@ fn scoped_key(headers: &HeaderMap, identity: Option<&Identity>) -> Result<Option
     }
 }
 
-/// The most recent idempotency keys, with a digest of the request of each.
-#[derive(Default)]
-pub(crate) struct IdempotencyKeys(Mutex<KeyDigests>);
+/// The most recent idempotency keys of each client, with a digest of the request of each.
+pub(crate) struct IdempotencyKeys(Mutex<ClientMap<String, KeyRecord>>);
 
-#[derive(Default)]
-struct KeyDigests {
-    by_key: HashMap<String, [u8; 32]>,
-    /// Oldest first.
-    order: VecDeque<String>,
+struct KeyRecord {
+    /// The digest of the request.
+    digest: [u8; 32],
+    /// This server has pushed a job with the key.
+    confirmed: bool,
+}
+
+impl Default for IdempotencyKeys {
+    fn default() -> Self {
+        IdempotencyKeys(Mutex::new(ClientMap::new(KEYS_MAX)))
+    }
+}
+
+/// Returns the client of a key from [`scoped_key`], and its own key.
+fn split_key(scoped: &str) -> (&str, String) {
+    let (client, key) = scoped.rsplit_once('\n').unwrap_or(("", scoped));
+    (client, key.to_owned())
 }
 
 impl IdempotencyKeys {
+    /// Notes that this server has pushed a job with the key.
+    pub(super) fn confirm(&self, key: &str) {
+        let (client, key) = split_key(key);
+        if let Some(record) = self.0.lock_unpoisoned().get_mut(client, &key) {
+            record.confirmed = true;
+        }
+    }
+
+    /// Returns whether this server has pushed a job with the key, and remembers it.
+    pub(super) fn is_confirmed(&self, key: &str) -> bool {
+        let (client, key) = split_key(key);
+        self.0.lock_unpoisoned().get(client, &key).is_some_and(|record| record.confirmed)
+    }
+
     /// Returns whether the key is new, or was sent with the same request before. Remembers a new key.
     fn matches_previous(&self, key: &str, digest: [u8; 32]) -> bool {
+        let (client, key) = split_key(key);
         let mut keys = self.0.lock_unpoisoned();
-        let KeyDigests { by_key, order } = &mut *keys;
-        if let Some(previous) = by_key.get(key) {
-            return *previous == digest;
+        if let Some(previous) = keys.get(client, &key) {
+            return previous.digest == digest;
         }
-        if order.len() >= KEYS_MAX {
-            order.pop_front().and_then(|oldest| by_key.remove(&oldest));
-        }
-        by_key.insert(key.to_owned(), digest);
-        order.push_back(key.to_owned());
+        keys.insert(client, key, KeyRecord { digest, confirmed: false });
         true
     }
 }
@@ -252,12 +383,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_remembered_keys_is_bounded() {
+    fn keys_of_one_client_displace_none_of_another() {
         let keys = IdempotencyKeys::default();
-        assert!(keys.matches_previous("a", [1; 32]) && keys.matches_previous("a", [1; 32]));
-        assert!(!keys.matches_previous("a", [2; 32]));
-        (0..KEYS_MAX).for_each(|n| assert!(keys.matches_previous(&n.to_string(), [3; 32])));
-        assert!(keys.matches_previous("a", [2; 32]), "forgotten by now");
-        assert_eq!(keys.0.lock().expect("no panic").by_key.len(), KEYS_MAX);
+        assert!(keys.matches_previous("ada\nx", [1; 32]) && keys.matches_previous("ada\nx", [1; 32]));
+        keys.confirm("ada\nx");
+        assert!(keys.matches_previous("eve\nx", [3; 32]));
+        (0..KEYS_MAX).for_each(|n| assert!(keys.matches_previous(&format!("eve\n{n}"), [3; 32])));
+        assert!(!keys.matches_previous("ada\nx", [2; 32]) && keys.is_confirmed("ada\nx"));
+        assert!(keys.matches_previous("eve\nx", [4; 32]), "forgotten by now");
     }
 }

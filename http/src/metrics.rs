@@ -1,45 +1,93 @@
-//! `GET /metrics`: metrics for Prometheus, computed for each request.
+//! `GET /metrics`: metrics for Prometheus, computed once for all requests that wait for them.
 //!
 //! There is no registry in the process. The store counts, so all servers of a store report the same numbers.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use super::identity::Identity;
 use super::problem::Result;
 use super::server::AppState;
-use duly::Error;
-use duly::State as JobState;
 use duly::admin::{Histogram, QueueCounts, StatCounters};
+use duly::{Clock, Duly, Error, State as JobState};
+
+/// The number of requests with an unknown or expired token since this process started.
+static REFUSED_TOKENS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a request with an unknown or expired token.
+pub(super) fn count_refused_token() {
+    REFUSED_TOKENS.fetch_add(1, Ordering::Relaxed);
+}
 
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// The most recent text, or why there is none.
+#[derive(Default)]
+pub(crate) struct MetricsText(tokio::sync::Mutex<Option<LatestText>>);
+
+struct LatestText {
+    /// When it was started to be computed.
+    started: Duration,
+    text: Result<Bytes>,
+}
+
+impl MetricsText {
+    /// Returns a text that was computed after this call began. Concurrent calls share it.
+    async fn get(&self, duly: &Duly) -> Result<Bytes> {
+        let called = Clock::system().monotonic();
+        let mut latest = self.0.lock().await;
+        match &*latest {
+            Some(latest) if latest.started >= called => latest.text.clone(),
+            _ => {
+                let started = Clock::system().monotonic();
+                let text = compute(duly).await.map(Bytes::from);
+                *latest = Some(LatestText { started, text: text.clone() });
+                text
+            }
+        }
+    }
+}
+
 /// Returns all metrics in the text format of Prometheus.
 pub(super) async fn metrics(State(app): AppState, _: Identity) -> Result<Response> {
-    let counts = app.duly.counts().await?;
+    let text = app.metrics.get(&app.duly).await?;
+    Ok(([("content-type", TYPE)], text).into_response())
+}
+
+async fn compute(duly: &Duly) -> Result<String> {
+    let counts = duly.queues().counts().await?;
     let mut text = String::new();
     write_job_counts(&mut text, &counts);
-    write_oldest_ready(&mut text, app.duly.now(), &counts);
-    let nodes = app.duly.nodes().await?;
-    write_header(&mut text, "duly_nodes", "gauge", "Nodes whose lease runs");
+    write_oldest_ready(&mut text, duly.now(), &counts);
+    let nodes = duly.nodes().list().await?;
+    write_header(&mut text, "duly_nodes", "gauge", "Live nodes");
     write_sample(&mut text, "duly_nodes", &[], nodes.iter().filter(|node| node.alive).count());
     write_header(
         &mut text,
         "duly_server_store_errors_total",
         "counter",
-        "Requests of this server that the store has failed, since the server started",
+        "Requests of this server that failed in the store, since the server started",
     );
     write_sample(&mut text, "duly_server_store_errors_total", &[], super::problem::store_errors());
-    match app.duly.totals().await {
+    write_header(
+        &mut text,
+        "duly_server_refused_tokens_total",
+        "counter",
+        "Requests to this server with an unknown or expired token, since the server started",
+    );
+    write_sample(&mut text, "duly_server_refused_tokens_total", &[], REFUSED_TOKENS.load(Ordering::Relaxed));
+    match duly.queues().totals().await {
         Ok(queues) => write_totals(&mut text, &queues),
         // Some stores keep no totals.
         Err(Error::Unsupported { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(([("content-type", TYPE)], text).into_response())
+    Ok(text)
 }
 
 fn write_header(text: &mut String, name: &str, kind: &str, help: &str) {
@@ -88,7 +136,7 @@ fn write_oldest_ready(text: &mut String, now: SystemTime, counts: &[QueueCounts]
 
 /// Writes the counters of the store.
 fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
-    write_header(text, "duly_pushed_total", "counter", "Jobs pushed, by anybody, since the store began");
+    write_header(text, "duly_pushed_total", "counter", "Jobs pushed by all processes, since the store was created");
     for (queue, counters) in queues {
         write_sample(text, "duly_pushed_total", &[("queue", queue)], counters.pushed);
     }
@@ -96,7 +144,7 @@ fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
         text,
         "duly_settled_total",
         "counter",
-        "Attempts that ended, anywhere, by outcome, since the store began",
+        "Attempts that ended on all nodes, by outcome, since the store was created",
     );
     for (queue, counters) in queues {
         let outcomes = [
@@ -113,14 +161,23 @@ fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
         text,
         "duly_taken_back_total",
         "counter",
-        "Jobs taken back from nodes that lost their lease, since the store began",
+        "Jobs taken back from nodes that lost their lease, since the store was created",
     );
     for (queue, counters) in queues {
         write_sample(text, "duly_taken_back_total", &[("queue", queue)], counters.taken_back);
     }
-    let late = "How long after its due moment an attempt started";
+    write_header(
+        text,
+        "duly_cancelled_total",
+        "counter",
+        "Jobs that ended cancelled, whether they waited or ran, since the store was created",
+    );
+    for (queue, counters) in queues {
+        write_sample(text, "duly_cancelled_total", &[("queue", queue)], counters.cancelled);
+    }
+    let late = "Time from the due time to the start of an attempt";
     write_histograms(text, queues, "duly_lateness_seconds", late, |counters| &counters.lateness);
-    write_histograms(text, queues, "duly_duration_seconds", "How long an attempt took", |counters| &counters.duration);
+    write_histograms(text, queues, "duly_duration_seconds", "Duration of attempts", |counters| &counters.duration);
 }
 
 /// Writes a histogram per queue. The store counts only buckets, so the sum is an estimate.
@@ -131,7 +188,7 @@ fn write_histograms(
     help: &str,
     of: fn(&StatCounters) -> &Histogram,
 ) {
-    write_header(text, name, "histogram", &format!("{help}, since the store began; its sum is an estimate"));
+    write_header(text, name, "histogram", &format!("{help}, since the store was created; its sum is an estimate"));
     for (queue, counters) in queues {
         let histogram = of(counters);
         let (mut below, mut sum) = (0, 0.0);
@@ -166,5 +223,18 @@ mod tests {
         write_totals(&mut text, &[("a\"b".to_owned(), counters)]);
         assert!(text.contains("duly_settled_total{queue=\"a\\\"b\",outcome=\"ack\"} 2"), "{text}");
         assert!(text.contains("duly_duration_seconds_bucket{queue=\"a\\\"b\",le=\"+Inf\"} 2"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn concurrent_requests_share_one_text() {
+        let duly = Duly::open(":memory:").await.expect("opens");
+        let metrics = MetricsText::default();
+        let texts = futures_util::future::join_all((0..100).map(|_| metrics.get(&duly))).await;
+        let addresses: std::collections::BTreeSet<usize> =
+            texts.iter().map(|text| text.as_ref().expect("computed").as_ptr().addr()).collect();
+        assert!(addresses.len() <= 2, "{} texts", addresses.len());
+        duly.push(duly::Push::new("a", "1").queue("new")).await.expect("pushed");
+        let text = metrics.get(&duly).await.expect("computed");
+        assert!(String::from_utf8_lossy(&text).contains("queue=\"new\""), "never older than the request");
     }
 }

@@ -5,7 +5,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::api;
-use super::problem::{Fault, ProblemBody};
+use super::problem::{FieldError, ProblemBody};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -14,7 +14,7 @@ use super::problem::{Fault, ProblemBody};
         description = "Durable jobs that run on time, locks with fences, calls between processes.\n\nTimes are RFC 3339 in UTC, and milliseconds since 1970 in fields that end in `_ms`; durations are milliseconds. Unknown fields are rejected. Errors are `application/problem+json` with a stable `code`.",
         license(name = "MIT OR Apache-2.0"),
     ),
-    components(schemas(ProblemBody<'static>, Fault)),
+    components(schemas(ProblemBody<'static>, FieldError)),
     modifiers(&CommonResponses),
     security((), ("bearer" = [])),
 )]

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use duly::Error;
+use duly::{ConflictKind, Error};
 
 /// The number of requests that the store has failed since this process started.
 static STORE_ERRORS: AtomicU64 = AtomicU64::new(0);
@@ -31,14 +31,16 @@ pub(crate) struct Problem {
     /// The error, and how to correct it.
     pub(crate) detail: String,
     /// The wrong parts of the request.
-    pub(crate) errors: Vec<Fault>,
+    pub(crate) errors: Vec<FieldError>,
     /// The seconds after which the client may try again.
     pub(crate) retry_after: Option<u32>,
+    /// The case of a conflict.
+    pub(crate) conflict: Option<ConflictKind>,
 }
 
 /// A wrong part of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub(crate) struct Fault {
+pub(crate) struct FieldError {
     /// A JSON pointer into the body (`/args`), or the name of a parameter.
     pub(crate) pointer: String,
     /// The error, and the accepted values.
@@ -57,21 +59,25 @@ pub(crate) struct ProblemBody<'a> {
     /// A stable code to decide by.
     code: &'a str,
     detail: &'a str,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    /// The case of a `conflict`, to decide by: `running`, `moving`, `unique_key_taken`, `changed`, `lock_lost` and others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    conflict: Option<&'static str>,
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     #[schema(required = false)]
-    errors: &'a [Fault],
+    errors: &'a [FieldError],
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Problem { status, code, detail: detail.into(), errors: Vec::new(), retry_after: None }
+        Problem { status, code, detail: detail.into(), errors: Vec::new(), retry_after: None, conflict: None }
     }
 
     /// Returns a 422 for this part of the request.
     pub(crate) fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         let (pointer, detail) = (pointer.into(), detail.into());
         let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{pointer}: {detail}"));
-        problem.errors.push(Fault { pointer, detail });
+        problem.errors.push(FieldError { pointer, detail });
         problem
     }
 
@@ -108,6 +114,7 @@ impl Problem {
             status: self.status.as_u16(),
             code: self.code,
             detail: &self.detail,
+            conflict: self.conflict.map(ConflictKind::as_str),
             errors: &self.errors,
         }
     }
@@ -118,7 +125,7 @@ impl From<Error> for Problem {
         let status = match &error {
             Error::Invalid { field, reason, .. } => return Problem::invalid(format!("/{field}"), reason.clone()),
             Error::Store { .. } | Error::Unknown { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Error::LeaseLost(_) | Error::Conflict(_) | Error::Full { .. } => StatusCode::CONFLICT,
+            Error::Conflict { .. } | Error::Full { .. } => StatusCode::CONFLICT,
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
             Error::Remote { .. } => StatusCode::BAD_GATEWAY,
             Error::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -131,12 +138,18 @@ impl From<Error> for Problem {
             tracing::warn!(%error, "the store failed a request");
             let detail = match &error {
                 Error::Unknown { op, .. } => Error::unknown(op).to_string(),
-                Error::Store { op, .. } => format!("{op}: the store did not do it; nothing was changed, try again"),
+                Error::Store { op, .. } => {
+                    format!("{op}: the store failed the request; nothing was changed; try again")
+                }
                 _ => String::new(),
             };
             return Problem::new(status, error.code(), detail).retry_after(1);
         }
-        Problem::new(status, error.code(), error.to_string())
+        let mut problem = Problem::new(status, error.code(), error.to_string());
+        if let Error::Conflict { kind, .. } = error {
+            problem.conflict = Some(kind);
+        }
+        problem
     }
 }
 

@@ -1,5 +1,6 @@
 //! A cache of the store's tokens, so that a request does not need to query the store.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub(crate) struct TokenList {
     pub(crate) valid: Vec<Token>,
     /// The store has no token, not even an expired one: clients on this machine need none.
     pub(crate) is_open: bool,
+    /// The store has had a token since this process started, or has one now.
+    had_token: bool,
 }
 
 /// The cached tokens.
@@ -27,6 +30,8 @@ pub(crate) struct TokenCache {
     cached: Mutex<Option<(Duration, Arc<TokenList>)>>,
     /// Serialises reads: concurrent requests wait for one of them.
     reading: tokio::sync::Mutex<()>,
+    /// A token was seen. This never becomes false again: removing the last token must not revive a link.
+    had_token: AtomicBool,
 }
 
 impl TokenCache {
@@ -44,10 +49,11 @@ impl TokenCache {
         if let Some(cached) = self.cached(age_max) {
             return Ok(cached);
         }
-        let mut valid = duly.all_tokens().await?;
+        let mut valid = duly.tokens().list_all().await?;
         let (is_open, store_now) = (valid.is_empty(), duly.now());
         valid.retain(|token| !token.is_expired(store_now));
-        let tokens = Arc::new(TokenList { valid, is_open });
+        let had_token = self.had_token.fetch_or(!is_open, Ordering::Relaxed) || !is_open;
+        let tokens = Arc::new(TokenList { valid, is_open, had_token });
         *self.cached.lock_unpoisoned() = Some((now(), tokens.clone()));
         Ok(tokens)
     }
@@ -65,6 +71,11 @@ impl TokenCache {
 }
 
 impl TokenList {
+    /// Returns whether the sign-in link and its sessions are valid, if the server has one. They end with the first token.
+    pub(crate) fn accepts_link(&self) -> bool {
+        self.is_open && !self.had_token
+    }
+
     /// Returns the token with this hash. The time does not depend on which token matches, or whether one does.
     pub(crate) fn find_by_hash(&self, hash: [u8; 32]) -> Option<&Token> {
         let is_equal = |token: &Token| bool::from(token.hash.ct_eq(&hash));

@@ -50,7 +50,7 @@ pub(crate) struct JobView {
     id: String,
     queue: String,
     kind: String,
-    /// `scheduled`, `ready`, `running`, `done` or `dead`.
+    /// `scheduled`, `ready`, `running`, `done`, `dead` or `cancelled`.
     state: &'static str,
     /// The args of the handler. Absent for roles below operator.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,12 @@ pub(crate) struct JobView {
     due_ms: i64,
     pushed: String,
     pushed_ms: i64,
-    /// When it was done or buried.
+    /// It was cancelled while it is running: unless this attempt succeeds, the job ends cancelled with it. Absent if
+    /// not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    cancelling: bool,
+    /// When it was done, buried or cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +82,9 @@ pub(crate) struct JobView {
     keep_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     unique: Option<String>,
+    /// The jobs of the queue that cannot have the same unique key: those of the same `kind`, or of the whole `queue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique_scope: Option<&'static str>,
     tags: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
@@ -176,6 +184,7 @@ impl JobView {
             due_ms: unix_ms(record.due),
             pushed: rfc3339(*pushed),
             pushed_ms: unix_ms(*pushed),
+            cancelling: record.cancelling,
             ended: record.ended.map(rfc3339),
             ended_ms: record.ended.map(unix_ms),
             attempts: record.attempts,
@@ -183,7 +192,8 @@ impl JobView {
             crashes: record.crashes,
             timeout_ms: millis(*timeout),
             keep_ms: millis(*keep),
-            unique: unique.clone(),
+            unique: unique.as_ref().map(|unique| unique.key().to_owned()),
+            unique_scope: unique.as_ref().map(|unique| unique.scope().as_str()),
             tags: tags.clone(),
             traceparent: traceparent.clone(),
             node: record.node.map(|node| node.to_string()),
@@ -258,6 +268,7 @@ pub(crate) struct QueueView {
     pub(crate) running: u64,
     pub(crate) done: u64,
     pub(crate) dead: u64,
+    pub(crate) cancelled: u64,
     /// The bytes of args of unfinished jobs.
     pub(crate) bytes: u64,
     /// The due time of its first ready job; absent if none is ready.
@@ -284,6 +295,7 @@ impl QueueView {
             running: counts.running,
             done: counts.done,
             dead: counts.dead,
+            cancelled: counts.cancelled,
             bytes: counts.bytes,
             oldest: counts.oldest_ready.map(rfc3339),
             oldest_ms: counts.oldest_ready.map(unix_ms),
@@ -306,8 +318,11 @@ pub(crate) struct LockView {
     /// The description of the holder.
     note: String,
     fence: u64,
-    since: String,
-    since_ms: i64,
+    /// Since when it is held; missing for a lock of ActionHero, which does not record it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_ms: Option<i64>,
     /// When the hold expires unless it is extended.
     expires: String,
     expires_ms: i64,
@@ -324,8 +339,8 @@ impl LockView {
             node: lock.node.to_string(),
             note: lock.note.clone(),
             fence: lock.fence.0,
-            since: rfc3339(lock.since),
-            since_ms: unix_ms(lock.since),
+            since: lock.since.map(rfc3339),
+            since_ms: lock.since.map(unix_ms),
             expires: rfc3339(lock.expires),
             expires_ms: unix_ms(lock.expires),
             waiters: lock.waiters,

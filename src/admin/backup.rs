@@ -1,18 +1,22 @@
 //! Backup and verification: a copy of everything in a new file, and a check of all invariants.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::client::Duly;
-use crate::error::{Error, Result};
+use crate::cron::plan_ticks_again;
+use crate::error::{ConflictKind, Error, Result};
 use crate::job::{Fence, JobId, JobRecord, State};
 use crate::node::NodeId;
 use crate::store::contract;
 use crate::store::{
-    AdminStore, CronStore, Filter, JobStore, MaintenanceStore, PAGE_SIZE_MAX, PutCron, ScanStore, SnapshotStore, Store,
-    TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferStore, VerifyReport,
+    AdminStore, CronStore, Filter, Invariant, JobStore, MaintenanceStore, PAGE_SIZE_MAX, PutCron, ScanStore,
+    SnapshotStore, Store, TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferStore,
+    VerifyReport,
 };
 
 /// The result of a repair.
@@ -27,30 +31,98 @@ pub struct RepairReport {
 
 impl Duly {
     /// Checks the invariants of the whole store. Changes nothing, and other programs can keep working.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Unsupported`] if the store uses the keys of another system.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let report = duly.verify().await?;
+    /// assert!(report.violations.is_empty(), "{:?}", report.violations);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn verify(&self) -> Result<VerifyReport> {
-        self.store.verify().await
+        let mut report = self.store.verify().await?;
+        for record in self.crons().delayed().await? {
+            let (name, queue) = (&record.rule.name, Some(record.rule.queue.clone()));
+            let details = format!("cron rule {name} waits too long: its tick was planned while the clock was ahead");
+            report.add_violation(Invariant::CronTicks, queue, None, details);
+        }
+        Ok(report)
     }
 
-    /// Writes a backup to this file, then repairs the violations that [`Duly::verify`] finds. Without any, writes
-    /// nothing.
+    /// Writes a backup to this file, then repairs the violations that [`Duly::verify`] finds. If there are none, writes
+    /// and changes nothing.
     ///
-    /// No job is lost: a job that may have run already is run again.
+    /// No job is lost. A job that may have run already runs again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Duly::backup`]. Nothing is repaired without a backup.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let report = duly.repair("before-repair.db").await?;
+    /// assert!(report.after.violations.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn repair(&self, backup: impl AsRef<Path>) -> Result<RepairReport> {
-        let before = self.store.verify().await?;
+        let before = self.verify().await?;
         if before.violations.is_empty() {
             return Ok(RepairReport { after: before.clone(), before });
         }
         self.backup(backup).await?;
         self.store.repair().await?;
-        Ok(RepairReport { before, after: self.store.verify().await? })
+        let queues: BTreeSet<String> =
+            self.crons().delayed().await?.into_iter().map(|record| record.rule.queue).collect();
+        for queue in queues {
+            plan_ticks_again(&*self.store, &queue, self.store.now()).await?;
+        }
+        Ok(RepairReport { before, after: self.verify().await? })
     }
 
     /// Writes a copy of the whole store to a new SQLite file while other programs keep working.
     ///
     /// The file gets this name only once it is complete and synced; an existing file is never overwritten. To use the
-    /// backup, open it, or move its jobs to another store with `duly move`, which empties the backup. The backup of a SQLite file is a snapshot of
-    /// one point in time. The backup of a server has every job that existed throughout, in a state that it had
-    /// meanwhile. Running jobs are ready in it, and locks are not included.
+    /// backup, open it, or move its jobs to another store with `duly move`, which empties the backup.
+    ///
+    /// The backup of a SQLite file is a snapshot of one moment. The backup of a server contains every job that existed
+    /// from its start to its end, in a state that the job had during that time. Running jobs are ready in the backup,
+    /// or cancelled if they were cancelled while they ran. It does not contain locks.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Conflict`]: the file exists already.
+    /// - [`Error::Invalid`]: the path is not that of a file, or its directory does not exist.
+    /// - [`Error::Unsupported`]: the store uses the keys of another system.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let duly = Duly::open_file(dir.path().join("duly.db")).await?;
+    /// let copy = dir.path().join("backup.db");
+    /// duly.backup(&copy).await?;
+    /// assert!(copy.exists());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn backup(&self, file: impl AsRef<Path>) -> Result<()> {
         let file = file.as_ref();
         let capabilities = self.store.capabilities();
@@ -69,11 +141,13 @@ impl Duly {
 fn backup_error(file: &Path, error: &io::Error) -> Error {
     let shown = file.display();
     match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::Conflict(format!("{shown} already exists; choose another name")),
+        io::ErrorKind::AlreadyExists => {
+            Error::conflict(ConflictKind::Exists, format!("{shown} already exists; choose another name"))
+        }
         io::ErrorKind::NotFound => {
             Error::invalid("file", format!("the directory of {shown} does not exist; create it first"))
         }
-        _ => Error::store("backup", format!("{shown}: {error}")),
+        _ => Error::store("backup", format!("{shown}: {error}; choose a file in a writable directory with free space")),
     }
 }
 
@@ -166,7 +240,7 @@ impl QueueExport<'_> {
         };
         loop {
             let page = from.list(filter.clone()).await?;
-            self.put_jobs(page.jobs).await?;
+            self.put_jobs(page.jobs, from.now()).await?;
             match page.next_cursor {
                 Some(next) => filter.cursor = Some(next),
                 None => return Ok(()),
@@ -179,7 +253,7 @@ impl QueueExport<'_> {
         let mut cursor = None;
         loop {
             let page = from.scan(&self.queue, cursor.as_deref()).await?;
-            self.put_jobs(page.jobs).await?;
+            self.put_jobs(page.jobs, from.now()).await?;
             match page.next_cursor {
                 Some(next) => cursor = Some(next),
                 None => return self.remove_checkpoint().await,
@@ -209,10 +283,8 @@ impl QueueExport<'_> {
         }
     }
 
-    async fn put_jobs(&mut self, mut jobs: Vec<JobRecord>) -> Result<()> {
-        for record in jobs.iter_mut().filter(|record| record.state == State::Running) {
-            (record.state, record.node, record.fence) = (State::Ready, None, None);
-        }
+    async fn put_jobs(&mut self, mut jobs: Vec<JobRecord>, now: SystemTime) -> Result<()> {
+        jobs.iter_mut().filter(|record| record.state == State::Running).for_each(|record| end_claim(record, now));
         // A job that appears twice is added once.
         let mut ids = std::collections::HashSet::new();
         jobs.retain(|record| ids.insert(record.job.id));
@@ -254,6 +326,15 @@ impl QueueExport<'_> {
         let jobs: Arc<[JobRecord]> = jobs.into();
         let (queue, keep_dead) = (self.queue.clone(), self.keep_dead);
         self.to.transfer_in(TransferBatch { queue, jobs, checkpoint, fence_floor: Fence(0), keep_dead }).await
+    }
+}
+
+/// Ends the claim of a running job, as if its node had died: it is ready again, or cancelled if it was marked.
+fn end_claim(record: &mut JobRecord, now: SystemTime) {
+    (record.node, record.fence) = (None, None);
+    match std::mem::take(&mut record.cancelling) {
+        true => (record.state, record.ended) = (State::Cancelled, Some(now)),
+        false => record.state = State::Ready,
     }
 }
 

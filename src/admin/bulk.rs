@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::client::Duly;
+use crate::client::{Duly, Jobs};
 use crate::error::{Error, Result};
 use crate::job::filter::{Filter, FilterTerm};
 use crate::job::push::Due;
 use crate::job::{JobId, JobRecord, State};
-use crate::store::{BULK_CHANGE_MAX, ChangeResult, ChangeTarget, JobStore, PAGE_SIZE_MAX};
+use crate::store::{BULK_CHANGE_MAX, CancelResult, ChangeResult, ChangeTarget, JobStore, PAGE_SIZE_MAX};
 
 /// Most jobs that one bulk change examines; then it ends and reports that there may be more.
 pub const BULK_MAX: usize = 1_000_000;
@@ -68,6 +68,21 @@ enum BulkChange {
 type OnProgress<'p> = Box<dyn FnMut(&BulkReport) + Send + Sync + 'p>;
 
 /// A bulk change, started with [`run`](BulkOperation::run).
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Duly, job::Due};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// let retry = duly.jobs().reschedule_all("state:dead".parse()?, Due::Now);
+/// println!("{} jobs match", retry.dry_run().await?.matching);
+/// let report = retry.on_progress(|so_far| println!("{} changed so far", so_far.applied)).run().await?;
+/// assert_eq!(report.applied, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "call `run`"]
 pub struct BulkOperation<'p> {
     duly: Duly,
@@ -85,18 +100,52 @@ impl std::fmt::Debug for BulkOperation<'_> {
     }
 }
 
-impl Duly {
+impl Jobs<'_> {
     /// Returns the number of jobs that match a filter. The store keeps counts by queue and state; for other filters, at
     /// most a million jobs are examined.
-    pub async fn count(&self, filter: &Filter) -> Result<BulkCount> {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the filter is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.push(Push::new("mail", "{}")).await?;
+    /// assert_eq!(duly.jobs().count(&"kind:mail".parse()?).await?.matching, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn count(self, filter: &Filter) -> Result<BulkCount> {
         self.count_up_to(filter, COUNT_SCANNED_MAX).await
     }
 
-    /// Like [`count`](Duly::count), but examines at most `scanned_max` jobs.
-    pub async fn count_up_to(&self, filter: &Filter, scanned_max: u64) -> Result<BulkCount> {
+    /// Like [`count`](Jobs::count), but examines at most `scanned_max` jobs.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the filter is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let count = duly.jobs().count_up_to(&"args.to:ada".parse()?, 10_000).await?;
+    /// println!("{}{}", count.matching, if count.is_complete { "" } else { " or more" });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn count_up_to(self, filter: &Filter, scanned_max: u64) -> Result<BulkCount> {
         let indexed = Filter { queue: filter.queue.clone(), state: filter.state, ..Filter::default() };
         if *filter == (Filter { limit: filter.limit, with_details: filter.with_details, ..indexed }) {
-            let counts = self.counts().await?.into_iter();
+            let counts = self.duly.queues().counts().await?.into_iter();
             let of_queue = counts.filter(|c| filter.queue.as_ref().is_none_or(|queue| *queue == c.queue));
             let states: &[State] = filter.state.as_slice();
             let states = if states.is_empty() { &State::ALL[..] } else { states };
@@ -104,10 +153,10 @@ impl Duly {
             return Ok(BulkCount { matching, scanned: 0, is_complete: true });
         }
         let mut count = BulkCount::default();
-        let mut filter = self.resolve_filter(filter)?;
+        let mut filter = self.duly.resolve_filter(filter)?;
         filter.limit = PAGE_SIZE_MAX;
         loop {
-            let page = self.store.list(filter.clone()).await?;
+            let page = self.duly.store.list(filter.clone()).await?;
             count.matching += page.jobs.len() as u64;
             count.scanned += page.scanned;
             filter.cursor = page.next_cursor;
@@ -119,46 +168,132 @@ impl Duly {
     }
 
     /// Deletes all jobs that match a filter and are not running.
-    pub fn remove_all<'p>(&self, filter: Filter) -> BulkOperation<'p> {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.push(Push::new("mail", "{}")).await?;
+    /// let report = duly.jobs().remove_all("kind:mail state:ready".parse()?).run().await?;
+    /// assert_eq!(report.applied, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn remove_all<'p>(self, filter: Filter) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Remove)
     }
 
     /// Gives all jobs that match a filter and are not running a new due time. Dead jobs start over.
-    /// Done jobs start over only if the filter has `state:done`.
-    pub fn reschedule_all<'p>(&self, filter: Filter, due: Due) -> BulkOperation<'p> {
+    /// Done and cancelled jobs start over only if the filter has `state:done` or `state:cancelled`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, job::Due};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let retry = duly.jobs().reschedule_all("state:dead error:timeout since:1h".parse()?, Due::Now);
+    /// println!("{} jobs match", retry.dry_run().await?.matching);
+    /// retry.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reschedule_all<'p>(self, filter: Filter, due: Due) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Reschedule(due))
     }
 
-    /// Cancels all running jobs that match a filter.
-    pub fn cancel_all<'p>(&self, filter: Filter) -> BulkOperation<'p> {
+    /// Cancels all jobs that match a filter and are not done or dead; see [`Jobs::cancel`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.push(Push::new("mail", "{}")).await?;
+    /// assert_eq!(duly.jobs().cancel_all("kind:mail".parse()?).run().await?.applied, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancel_all<'p>(self, filter: Filter) -> BulkOperation<'p> {
         self.bulk_operation(filter, BulkChange::Cancel)
     }
 
-    /// Deletes all jobs of a queue that are not running: waiting, done and dead ones.
-    pub fn clear_queue<'p>(&self, queue: impl Into<String>) -> BulkOperation<'p> {
-        self.remove_all(Filter { queue: Some(queue.into()), ..Filter::default() })
-    }
-
-    fn bulk_operation<'p>(&self, filter: Filter, change: BulkChange) -> BulkOperation<'p> {
-        BulkOperation { duly: self.clone(), filter, change, on_progress: None }
+    fn bulk_operation<'p>(self, filter: Filter, change: BulkChange) -> BulkOperation<'p> {
+        BulkOperation { duly: self.duly.clone(), filter, change, on_progress: None }
     }
 }
 
 impl<'p> BulkOperation<'p> {
     /// Sets a callback that receives the report after each batch.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let mut batches = 0;
+    /// duly.jobs().remove_all("state:done".parse()?).on_progress(|_| batches += 1).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_progress(mut self, progress: impl FnMut(&BulkReport) + Send + Sync + 'p) -> Self {
         self.on_progress = Some(Box::new(progress));
         self
     }
 
     /// Counts the matching jobs without changing any.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the filter is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let removal = duly.jobs().remove_all("state:dead kind:mail".parse()?);
+    /// if removal.dry_run().await?.matching < 100 {
+    ///     removal.run().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn dry_run(&self) -> Result<BulkCount> {
-        self.duly.count(&self.effective_filter()).await
+        self.duly.jobs().count(&self.effective_filter()).await
     }
 
     /// Changes the jobs batch by batch. Skips jobs pushed after the start, and changes no job twice.
     ///
     /// If the store fails midway, changes already made stay. The same bulk change can be started again.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the filter or the due time is invalid, and the errors of the store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.push(Push::new("mail", "{}")).await?;
+    /// let report = duly.jobs().cancel_all("kind:mail".parse()?).run().await?;
+    /// assert_eq!((report.applied, report.skipped_running), (1, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run(mut self) -> Result<BulkReport> {
         if let BulkChange::Reschedule(due) = self.change {
             due.check()?;
@@ -186,13 +321,15 @@ impl<'p> BulkOperation<'p> {
         }
     }
 
-    /// Returns the filter with defaults: a cancel selects running jobs, a reschedule selects done jobs only if
-    /// requested.
+    /// Returns the filter with defaults: a cancel selects unfinished jobs, a reschedule selects done and cancelled jobs
+    /// only if requested.
     fn effective_filter(&self) -> Filter {
         let mut filter = Filter { cursor: None, with_details: false, ..self.filter.clone() };
-        match (&self.change, filter.state) {
-            (BulkChange::Cancel, None) => filter.state = Some(State::Running),
-            (BulkChange::Reschedule(_), None) => filter.not.push(FilterTerm::State(State::Done)),
+        let state = filter.state;
+        let mut exclude = |states: &[State]| filter.not.extend(states.iter().map(|state| FilterTerm::State(*state)));
+        match (&self.change, state) {
+            (BulkChange::Cancel, None) => exclude(&[State::Done, State::Dead, State::Cancelled]),
+            (BulkChange::Reschedule(_), None) => exclude(&[State::Done, State::Cancelled]),
             _ => {}
         }
         filter
@@ -227,11 +364,11 @@ impl<'p> BulkOperation<'p> {
 
     async fn cancel_jobs(&self, jobs: &[JobRecord], report: &mut BulkReport) {
         for batch in jobs.chunks(CANCELS_IN_FLIGHT_MAX) {
-            let requests = batch.iter().map(|record| self.duly.cancel(record.job.id));
+            let requests = batch.iter().map(|record| self.duly.jobs().cancel(record.job.id));
             for (record, cancelled) in batch.iter().zip(futures_util::future::join_all(requests).await) {
                 match cancelled {
-                    Ok(()) => report.applied += 1,
-                    Err(Error::NotFound { .. }) => report.skipped_changed += 1,
+                    Ok(CancelResult::Ended(_)) | Err(Error::NotFound { .. }) => report.skipped_changed += 1,
+                    Ok(_) => report.applied += 1,
                     Err(error) => {
                         report.failed += 1;
                         if report.errors.len() < ERRORS_LISTED_MAX {

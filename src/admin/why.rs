@@ -5,16 +5,15 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::client::Duly;
-use crate::clock::{from_micros, to_micros};
+use super::why_description::{Description, format_utc};
+use crate::client::Jobs;
+use crate::clock::from_micros;
 use crate::error::Result;
 use crate::job::{JobId, JobRecord, State};
-use crate::node::{NodeId, NodeRecord};
-use crate::store::{AdminStore, JobStore, PeerStore, QueueCounts, TransferMark};
-use crate::worker::attempt::{CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, UNKNOWN_KIND_DELAY_MAX};
-
-/// Longest part of an error quoted in a sentence, in characters.
-const ERROR_CHARS_MAX: usize = 200;
+use crate::node::{NodeId, NodeRecord, take_back_command};
+use crate::store::{AdminStore, CRASH_SUSPECT_MIN, JobStore, PeerStore, QueueCounts, TransferMark};
+use crate::worker::attempt::UNKNOWN_KIND_DELAY_MAX;
+use crate::worker::quarantine::ROOM_PAUSE_MAX;
 
 /// Why a job is not running. Its text is one sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +28,12 @@ pub enum Why {
         #[serde(serialize_with = "crate::clock::as_micros_option")]
         ended: Option<SystemTime>,
     },
+    /// The job was cancelled.
+    Cancelled {
+        /// When.
+        #[serde(serialize_with = "crate::clock::as_micros_option")]
+        ended: Option<SystemTime>,
+    },
     /// The job failed for good.
     Dead {
         /// When.
@@ -39,7 +44,7 @@ pub enum Why {
     },
     /// The job failed for good, and cannot be retried while another job has its unique key.
     UniqueHolder {
-        /// The key.
+        /// The key, without its scope.
         key: String,
         /// The job that has it.
         holder: JobId,
@@ -55,8 +60,18 @@ pub enum Why {
         /// Since when.
         #[serde(serialize_with = "crate::clock::as_micros")]
         since: SystemTime,
-        /// Whether the node sends heartbeats; if not, its jobs are taken back soon.
+        /// Whether the node sends heartbeats; if not, another node of the queue takes the job back.
         alive: bool,
+        /// Whether it was cancelled: unless this attempt succeeds, the job ends cancelled with it.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        cancelling: bool,
+        /// A command that takes the job back, if its node is dead and no live node works on its queue.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        return_command: Option<String>,
+        /// How many other jobs the node holds, if the job may have to wait for their end: several nodes have died while
+        /// they held it, so it has to run alone for a while.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waits_for: Option<u64>,
     },
     /// An attempt has failed, and the next one is due later.
     BackingOff {
@@ -70,7 +85,7 @@ pub enum Why {
         /// The error of the last attempt.
         error: Option<String>,
     },
-    /// Several nodes have died while they held the job. Such jobs run one by one, and it waits for its turn.
+    /// Several nodes have died while they held the job, and no worker was free to run it alone.
     Suspect {
         /// When it is due.
         #[serde(serialize_with = "crate::clock::as_micros")]
@@ -117,7 +132,7 @@ pub enum Why {
         queue: String,
         /// The kind.
         kind: String,
-        /// How many nodes work the queue.
+        /// How many nodes work on the queue.
         nodes: usize,
     },
     /// All nodes that could run it have no free slot.
@@ -147,6 +162,7 @@ impl Why {
         match self {
             Why::NotFound => "not_found",
             Why::Done { .. } => "done",
+            Why::Cancelled { .. } => "cancelled",
             Why::Dead { .. } => "dead",
             Why::UniqueHolder { .. } => "unique_holder",
             Why::Held { .. } => "held",
@@ -165,150 +181,86 @@ impl Why {
 }
 
 impl Why {
-    /// Describes a ready job that waits for a node: the last reasons of the list.
-    fn fmt_node(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Quiet { queue, nodes: 1 } => write!(
-                f,
-                "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off --all`"
-            ),
-            Why::Quiet { queue, nodes } => write!(
-                f,
-                "all {nodes} nodes that could run it from queue {queue} are quiet or stopping: start another, or `duly nodes quiet --off --all`"
-            ),
-            Why::UnknownKind { queue, kind, nodes: 1 } => write!(
-                f,
-                "the one node that works its queue {queue} has no handler for its kind {kind}: start one that has"
-            ),
-            Why::UnknownKind { queue, kind, nodes } => write!(
-                f,
-                "none of the {nodes} nodes that work its queue {queue} has a handler for its kind {kind}: start one that has"
-            ),
-            Why::SlotsBusy { queue, nodes, running, ready } => write!(
-                f,
-                "all slots are busy: {} {} of queue {queue}, and {} ready",
-                pluralize(*nodes as u64, "node runs", "nodes run"),
-                pluralize(*running, "job", "jobs"),
-                pluralize(*ready, "is", "are"),
-            ),
-            Why::Next { queue, ready: 1 } => {
-                write!(f, "nothing blocks it: it is the only ready job of queue {queue}")
-            }
-            Why::Next { queue, ready } => write!(
-                f,
-                "nothing blocks it: {ready} jobs of queue {queue} are ready, and it starts when it is the first of them"
-            ),
-            _ => Ok(()),
-        }
+    /// Describes the reason in one sentence, with times in the format of `format_time`: those of `to_string` are UTC.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let id = duly.push(Push::new("mail", "{}").after(Duration::from_secs(60))).await?.id();
+    /// let why = duly.jobs().why(id).await?;
+    /// assert!(why.describe(|_| "noon".to_owned()).ends_with("start a worker for it; it is due at noon"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn describe(&self, format_time: impl Fn(SystemTime) -> String) -> String {
+        Description { why: self, format_time: &format_time }.to_string()
     }
 }
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::NotFound => {
-                f.write_str("there is no such job: it was never pushed here, or has been removed or pruned")
-            }
-            Why::Done { ended } => write!(f, "it is done{}", since_clause(*ended)),
-            Why::Dead { ended, error } => {
-                write!(f, "it is dead{}{}; retry it to start over", since_clause(*ended), error_clause(error))
-            }
-            Why::UniqueHolder { key, holder, error } => write!(
-                f,
-                "it is dead{}, and its unique key {key:?} belongs to job {holder}: it can be retried after that job has ended",
-                error_clause(error)
-            ),
-            Why::Held { node, host, since, alive } => {
-                let host = host.as_deref().map_or(String::new(), |host| format!(" on {host}"));
-                write!(f, "it is running: node {node}{host} has held it since {}", format_time(*since))?;
-                let silent = ", but sends no heartbeats; other nodes take the job back when its lease expires";
-                f.write_str(if *alive { "" } else { silent })
-            }
-            Why::BackingOff { due, attempts, max_attempts, error } => write!(
-                f,
-                "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
-                error_clause(error),
-                format_time(*due)
-            ),
-            Why::Suspect { due, crashes } => write!(
-                f,
-                "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
-                format_time(*due)
-            ),
-            Why::DueLater { due } => write!(f, "it is due later, at {}", format_time(*due)),
-            Why::Moving { queue, moving } => write!(
-                f,
-                "its queue {queue} is moving to {}: it runs there, or here if the transfer is abandoned",
-                moving.to
-            ),
-            Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once the queue is resumed"),
-            Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
-            Why::NoNode { queue, due: Some(due) } => {
-                write!(
-                    f,
-                    "no node works its queue {queue}: start a worker for it; it is deferred until {}",
-                    format_time(*due)
-                )
-            }
-            waits_for_a_node => waits_for_a_node.fmt_node(f),
-        }
+        Description { why: self, format_time: &format_utc }.fmt(f)
     }
 }
 
-fn pluralize(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-fn since_clause(ended: Option<SystemTime>) -> String {
-    ended.map_or(String::new(), |ended| format!(" since {}", format_time(ended)))
-}
-
-/// Returns an error as part of a sentence: on one line, truncated.
-fn error_clause(error: &Option<String>) -> String {
-    let Some(error) = error else {
-        return String::new();
-    };
-    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown: String = line.chars().take(ERROR_CHARS_MAX).collect();
-    let ellipsis = if shown.len() < line.len() { "..." } else { "" };
-    format!(" ({shown}{ellipsis})")
-}
-
-/// Formats a time for people, to the second.
-fn format_time(at: SystemTime) -> String {
-    let seconds = to_micros(at).div_euclid(1_000_000);
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time out of range".to_owned(), |at| at.to_string())
-}
-
-impl Duly {
+impl Jobs<'_> {
     /// Returns why a job is not running, as far as the store knows now.
-    pub async fn why(&self, id: JobId) -> Result<Why> {
-        let Some(record) = self.store.get(id).await? else {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Store`](crate::Error::Store) if the store cannot be reached. A missing job is not an error:
+    /// its cause is [`Why::NotFound`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let id = duly.push(Push::new("mail", "{}")).await?.id();
+    /// let why = duly.jobs().why(id).await?;
+    /// assert_eq!(why.code(), "no_node");
+    /// assert_eq!(why.to_string(), "no node works on its queue default: start a worker for it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn why(self, id: JobId) -> Result<Why> {
+        let Some(record) = self.duly.store.get(id).await? else {
             return Ok(Why::NotFound);
         };
         let error = record.failures.last().map(|failure| failure.error.clone());
         match record.state {
             State::Done => Ok(Why::Done { ended: record.ended }),
+            State::Cancelled => Ok(Why::Cancelled { ended: record.ended }),
             State::Dead => self.why_dead(record, error).await,
             State::Running => {
-                let nodes = self.store.nodes().await?;
-                Ok(explain_running(&record, &nodes, self.store.now()))
+                let nodes = self.duly.store.nodes().await?;
+                // Programs of another system may need the jobs that the command must leave alone.
+                let is_shared = self.duly.store.capabilities().shared_keys.is_some();
+                Ok(explain_running(&record, &nodes, self.duly.store.now(), is_shared))
             }
             State::Scheduled | State::Ready => {
-                let nodes = self.store.nodes().await?;
-                let counts = self.store.counts().await?;
+                let nodes = self.duly.store.nodes().await?;
+                let counts = self.duly.store.counts().await?;
                 let counts = counts.into_iter().find(|counts| counts.queue == record.job.queue).unwrap_or_default();
-                Ok(explain_waiting(&record, error, &nodes, counts, self.store.now()))
+                Ok(explain_waiting(&record, error, &nodes, counts, self.duly.store.now()))
             }
         }
     }
 
-    async fn why_dead(&self, record: JobRecord, error: Option<String>) -> Result<Why> {
-        let finds_holders = self.store.capabilities().admin.is_some();
+    async fn why_dead(self, record: JobRecord, error: Option<String>) -> Result<Why> {
+        let finds_holders = self.duly.store.capabilities().admin.is_some();
         if let Some(key) = record.job.unique.filter(|_| finds_holders) {
-            let holder = self.store.unique_holder(&record.job.queue, &key).await?;
+            let holder = self.duly.store.unique_holder(&record.job.queue, key.as_str()).await?;
             if let Some(holder) = holder.filter(|holder| *holder != record.job.id) {
-                return Ok(Why::UniqueHolder { key, holder, error });
+                return Ok(Why::UniqueHolder { key: key.key().to_owned(), holder, error });
             }
         }
         Ok(Why::Dead { ended: record.ended, error })
@@ -316,17 +268,28 @@ impl Duly {
 }
 
 /// A fence is the time of its claim, unless the clock has gone back since.
-fn explain_running(record: &JobRecord, nodes: &[NodeRecord], now: SystemTime) -> Why {
+fn explain_running(record: &JobRecord, nodes: &[NodeRecord], now: SystemTime, is_shared: bool) -> Why {
     let since = record.fence.and_then(|fence| i64::try_from(fence.0).ok()).map_or(now, from_micros).min(now);
     let Some(node) = record.node else {
         return Why::DueLater { due: record.due };
     };
     let holder = nodes.iter().find(|other| other.id == node);
+    let alive = holder.is_some_and(|holder| holder.alive);
+    let queue = &record.job.queue;
+    let has_live_node = nodes.iter().any(|node| node.alive && node.queues.contains(queue));
+    let return_command = (!alive && !has_live_node).then(|| match is_shared {
+        true => take_back_command(queue),
+        false => format!("duly work --queue {queue}"),
+    });
+    let others = holder.map_or(0, |holder| holder.held.saturating_sub(1));
     Why::Held {
         node,
         host: holder.map(|holder| holder.host.clone()),
         since,
-        alive: holder.is_some_and(|holder| holder.alive),
+        alive,
+        cancelling: record.cancelling,
+        return_command,
+        waits_for: Some(others).filter(|others| record.crashes >= CRASH_SUSPECT_MIN && *others > 0),
     }
 }
 
@@ -351,7 +314,7 @@ fn explain_waiting(
             0 if serving.is_empty() && remaining <= UNKNOWN_KIND_DELAY_MAX => {
                 Why::NoNode { queue, due: Some(record.due) }
             }
-            0 if record.crashes >= CRASH_SUSPECT_MIN && remaining <= QUARANTINE_DELAY_MAX => {
+            0 if record.crashes >= CRASH_SUSPECT_MIN && remaining <= ROOM_PAUSE_MAX => {
                 Why::Suspect { due: record.due, crashes: record.crashes }
             }
             0 => Why::DueLater { due: record.due },

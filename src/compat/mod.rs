@@ -19,9 +19,10 @@ use crate::store::redis::RedisUrl;
 use crate::store::{DEFAULT_KEEP, Store, StoreOptions};
 
 pub use self::schedule::{
-    DeadId, DoneResult, EnqueueResult, LeasedId, SCHEDULE_BATCH_MAX, SCHEDULE_MAX_ATTEMPTS, ScoreUnit,
+    DEFAULT_SCHEDULE_MAX_ATTEMPTS, DeadId, DoneResult, EnqueueResult, LeasedId, SCHEDULE_BATCH_MAX, ScoreUnit,
     SortedSetSchedule, SortedSetScheduleBuilder,
 };
+pub use self::sidekiq::id::{id_of_jid, jid_of_id};
 
 /// A system whose keys duly can share; selected by the scheme of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl ForeignSystem {
         };
         if shape == "+cluster" {
             let reason = format!(
-                "{scheme}:// is not supported: keys of {} are spread over a Cluster, but each operation needs several of them",
+                "{scheme}:// is not supported: each operation needs several keys of {}, and a Cluster spreads them over its servers; use one server, or Sentinel",
                 system.scheme()
             );
             return Err(Error::invalid("store", reason));
@@ -145,6 +146,6 @@ mod tests {
         assert_eq!(displayed("redis-in-actions://h/1"), "redis-in-actions://h:6379/1");
         assert!(ForeignSystem::parse("redis://h").expect("valid").is_none());
         let error = ForeignSystem::parse("sidekiq+cluster://h").expect_err("rejected").to_string();
-        assert!(error.contains("spread over a Cluster"), "{error}");
+        assert!(error.contains("a Cluster spreads them"), "{error}");
     }
 }

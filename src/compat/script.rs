@@ -8,7 +8,8 @@ use crate::compat::schedule::ScheduleKeys;
 use crate::store::redis::{Script, parts, scripts};
 
 /// Parts in addition to those of the Redis store.
-const PARTS: &[(&str, &str)] = parts!["check_list", "item_leases", "pad_ttl", "read_foreign_lock"];
+const PARTS: &[(&str, &str)] =
+    parts!["check_item_list", "item_leases", "pad_ttl", "read_foreign_lock", "shorten_item_leases"];
 
 scripts! { PARTS;
     LockKeys<'static> {

@@ -52,7 +52,10 @@ pub(super) fn invalid_pattern(pattern: &str, error: &CronError) -> Error {
 
 /// Returns the error of a valid pattern that never matches.
 pub(super) fn pattern_never_matches(pattern: &str) -> Error {
-    Error::invalid("pattern", format!("{pattern:?} never matches: there is no such day (such as 31 February)"))
+    Error::invalid(
+        "pattern",
+        format!("{pattern:?} never matches: there is no such day (such as 31 February); correct the day or the month"),
+    )
 }
 
 fn split_fields(pattern: &str) -> Vec<(usize, &str)> {

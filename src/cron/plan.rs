@@ -72,6 +72,9 @@ fn ticks_to_fire(schedule: &Schedule, record: &CronRecord, first: Micros, now: M
         }
         window = too_long.map_or(window.saturating_mul(2), |too_long| too_short + (too_long - too_short) / 2);
     };
+    // After the clock was behind, ticks that had fired before seem to be missed.
+    let fired = record.last.map(to_micros).filter(|last| *last <= now).unwrap_or(Micros::MIN);
+    let all: Vec<Micros> = all.into_iter().filter(|tick| *tick > fired).collect();
     let missed: Vec<Micros> = all.iter().copied().filter(|tick| !on_time(*tick)).collect();
     let mut ticks: Vec<Micros> = missed[missed.len().saturating_sub(wanted)..].to_vec();
     if record.waiting && !all.contains(&first) {
@@ -107,9 +110,29 @@ fn job_for_tick(rule: &CronRule, tick: Micros) -> Push {
 
 /// Returns the first tick of a rule that is new or was resumed.
 pub(crate) fn first_tick(schedule: &Schedule, last: Option<SystemTime>, now: SystemTime) -> Option<SystemTime> {
-    // Not before the last fired tick, in case the clock was set back.
+    // Not before the last fired tick, in case the clock was set back a little. If it was set back further, a rule that
+    // waited for the last tick would stop.
+    let last = last.filter(|last| *last <= now + MISSED_AFTER);
     let from = to_micros(now).max(last.map_or(Micros::MIN, to_micros));
     schedule.next_after(from).map(from_micros)
+}
+
+/// Returns the rule with its next tick planned again, if that tick is too late: it was planned while the clock was ahead.
+/// A tick that waits for a job is checked again at once.
+pub(crate) fn plan_again(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<CronRecord> {
+    let first = first_tick(schedule, record.last, now);
+    let is_late = match (record.next, first) {
+        (Some(next), Some(first)) => next > first,
+        (next, first) => next.is_none() && first.is_some(),
+    };
+    let revision = record.revision.saturating_add(1);
+    if record.paused || !(is_late || record.waiting) {
+        return None;
+    }
+    Some(match is_late {
+        true => CronRecord { next: first, waiting: false, revision, ..record.clone() },
+        false => CronRecord { revision, ..record.clone() },
+    })
 }
 
 /// Returns the next tick of a changed rule. A tick that is due already is kept.

@@ -20,10 +20,12 @@ pub const CRON_ARGS_BYTES_MAX: usize = 64 * 1024;
 pub const JITTER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The version of the JSON format in which stores keep a rule.
 const FORMAT: u32 = 1;
-/// Prefix of the unique keys of jobs that rules push.
-const UNIQUE_KEY_PREFIX: &str = "cron:";
+/// Prefix of the unique keys of jobs that rules push. All kinds of the queue share them.
+const UNIQUE_KEY_PREFIX: &str = "* cron:";
+/// Prefix of the names from which the ids of these jobs derive.
+const TICK_NAME_PREFIX: &str = "cron:";
 
-/// The treatment of ticks that no node fired in time.
+/// The treatment of ticks that no node fired in time. [`Cron::missed`](crate::cron::Cron::missed) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
@@ -37,6 +39,7 @@ pub enum Missed {
 }
 
 /// The behaviour of a tick while the job of an earlier tick is unfinished.
+/// [`Cron::overlap`](crate::cron::Cron::overlap) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
@@ -78,7 +81,9 @@ impl FromStr for Overlap {
 
     fn from_str(text: &str) -> Result<Self> {
         let found = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == text);
-        found.ok_or_else(|| Error::invalid("overlap", format!("{text:?} is none of allow, skip, queue and replace")))
+        found.ok_or_else(|| {
+            Error::invalid("overlap", format!("{text:?} is not an overlap policy; use allow, skip, queue or replace"))
+        })
     }
 }
 
@@ -106,13 +111,24 @@ impl FromStr for Missed {
         .ok_or_else(|| {
             Error::invalid(
                 "missed",
-                format!("{text:?} is none of skip, once and all:N with N from 1 to {MISSED_TICKS_MAX}"),
+                format!("{text:?} is not a policy for missed ticks; use skip, once or all:N with N from 1 to {MISSED_TICKS_MAX}"),
             )
         })
     }
 }
 
 /// A rule that pushes a job at each time of a pattern.
+///
+/// # Examples
+///
+/// ```
+/// use duly::Push;
+/// use duly::cron::{CronRule, Overlap};
+///
+/// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?.tz("Europe/Berlin").overlap(Overlap::Skip);
+/// assert_eq!(rule.schedule()?.describe(), "Every day at 03:00.");
+/// # Ok::<_, duly::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CronRule {
@@ -155,9 +171,24 @@ pub struct CronRule {
 impl CronRule {
     /// Returns a rule that pushes this job at each time of the pattern, in UTC unless [`CronRule::tz`] is set.
     ///
-    /// The job must not have an id, a due time, a unique key or a trace context: each tick sets these itself.
+    /// The job must not have an id, a due time, a unique key or a trace context: each tick sets these itself. Those that
+    /// come from [`Args::defaults`](crate::Args::defaults) are dropped; use [`CronRule::overlap`] instead of a unique key.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the job is invalid or has one of these. The pattern is checked when the rule is stored.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::CronRule};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}").queue("slow"))?;
+    /// assert_eq!((rule.queue.as_str(), rule.tz.as_str()), ("slow", "UTC"));
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     pub fn new(name: impl Into<String>, pattern: impl Into<String>, job: impl Into<Push>) -> Result<Self> {
-        let job: Push = job.into();
+        let job: Push = job.into().without_defaults_of_ticks();
         let reserved = |field: &str| {
             Err(Error::invalid("job", format!("must not have {field} in a cron rule; each tick sets it")))
         };
@@ -193,20 +224,50 @@ impl CronRule {
     }
 
     /// Sets the time zone of the pattern.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::CronRule};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?.tz("Europe/Berlin");
+    /// assert_eq!(rule.schedule()?.zone_name(), "Europe/Berlin");
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn tz(mut self, tz: impl Into<String>) -> Self {
         self.tz = tz.into();
         self
     }
 
-    /// Sets what happens to ticks that no node fired in time (default: once).
+    /// Sets the policy for ticks that no node fired in time (default: once).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::{CronRule, Missed}};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?.missed(Missed::All(7));
+    /// assert_eq!(rule.missed, Missed::All(7)); // after a week without workers, one report per day
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// Sets what a tick does while the job of an earlier tick is unfinished (default: allow).
+    /// Sets the policy for a tick while the job of an earlier tick is unfinished (default: allow).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::{CronRule, Overlap}};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?.overlap(Overlap::Queue);
+    /// assert_eq!(rule.overlap, Overlap::Queue); // a slow report delays the next one
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
@@ -214,6 +275,16 @@ impl CronRule {
     }
 
     /// Sets the maximum delay of a job after its tick.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::CronRule};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?.jitter(std::time::Duration::from_secs(600));
+    /// assert_eq!(rule.jitter.as_secs(), 600); // due between 3:00 and 3:10
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
@@ -221,6 +292,21 @@ impl CronRule {
     }
 
     /// Parses the pattern and the time zone.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the pattern or the time zone is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Push, cron::CronRule};
+    ///
+    /// let rule = CronRule::new("report", "0 3 * * *", Push::new("report", "{}"))?;
+    /// let next = rule.schedule()?.ticks_after(std::time::SystemTime::now()).next();
+    /// assert!(next.is_some());
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     pub fn schedule(&self) -> Result<Schedule> {
         Schedule::parse(&self.pattern, &self.tz)
     }
@@ -335,7 +421,7 @@ pub(crate) fn rule_name_from_key(key: &str) -> Option<&str> {
 
 /// Returns the id of the job of a tick. It does not depend on the node that fires it.
 pub(crate) fn tick_job_id(name: &str, tick: Micros) -> JobId {
-    JobId::from_name(&format!("{UNIQUE_KEY_PREFIX}{name}:{tick}"))
+    JobId::from_name(&format!("{TICK_NAME_PREFIX}{name}:{tick}"))
 }
 
 fn millis(time: Duration) -> u64 {
@@ -351,66 +437,4 @@ fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S:
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn job_of_rule_with_id_due_or_unique_key_is_rejected() {
-        let rejected = |push: Push| CronRule::new("r", "* * * * *", push).expect_err("is rejected").to_string();
-        assert!(rejected(Push::new("mail", "{}").id(JobId::from_name("x"))).contains("id"));
-        assert!(rejected(Push::new("mail", "{}").after(Duration::from_secs(1))).contains("due"));
-        assert!(rejected(Push::new("mail", "{}").unique("x")).contains("unique"));
-        assert!(rejected(Push::new("mail", "{")).contains("args"));
-    }
-
-    #[test]
-    fn invalid_rule_error_names_its_field() {
-        let field = |change: fn(&mut CronRule)| {
-            let mut rule = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule");
-            change(&mut rule);
-            match rule.check() {
-                Ok(_) => "",
-                Err(Error::Invalid { field, .. }) => field,
-                Err(other) => panic!("{other}"),
-            }
-        };
-        assert_eq!(field(|_| ()), "");
-        assert_eq!(field(|rule| rule.name = "a b".into()), "cron");
-        assert_eq!(field(|rule| rule.pattern = "* * *".into()), "pattern");
-        assert_eq!(field(|rule| rule.tz = "Nowhere".into()), "tz");
-        assert_eq!(field(|rule| rule.args = "9".repeat(CRON_ARGS_BYTES_MAX + 1)), "args");
-        assert_eq!(field(|rule| rule.jitter = JITTER_MAX * 2), "jitter");
-        assert_eq!(field(|rule| rule.missed = Missed::All(0)), "missed");
-        assert_eq!(field(|rule| rule.queue = "{".into()), "queue");
-    }
-
-    proptest! {
-        #[test]
-        fn rule_survives_its_json(
-            args in "[0-9]{1,30}|\"\\PC{0,9}\"|\\[ 1,  2\\]",
-            tags in proptest::collection::vec("[a-z]{1,4}", 0..3),
-            keep in proptest::option::of(0u64..9_999_999),
-            all in 1..=MISSED_TICKS_MAX,
-        ) {
-            prop_assume!(serde_json::from_str::<serde::de::IgnoredAny>(&args).is_ok());
-            let mut push = Push::new("mail", args).tags(tags);
-            push.keep = keep.map(Duration::from_millis);
-            let rule = CronRule::new("r", "* * * * *", push).expect("a rule");
-            let rule = rule.missed(Missed::All(all)).overlap(Overlap::Queue);
-            prop_assert_eq!(CronRule::from_json(&rule.to_json()), Some(rule));
-        }
-
-        #[test]
-        fn any_text_parses_or_is_rejected(text in ".*") {
-            let _ = (CronRule::from_json(&text), text.parse::<Missed>(), text.parse::<Overlap>());
-        }
-    }
-
-    #[test]
-    fn newer_format_is_not_parsed() {
-        let text = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule").to_json();
-        assert!(CronRule::from_json(&text).is_some());
-        assert_eq!(CronRule::from_json(&text.replace("\"format\":1", "\"format\":2")), None);
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 use crate::clock::{Micros, from_micros, to_micros};
-use crate::cron::parse_error;
+use crate::cron::{description, parse_error};
 use crate::error::{Error, Result};
 use crate::sync::LockExt;
 
@@ -30,9 +30,11 @@ pub(crate) const UTC: &str = "UTC";
 
 /// The times of a pattern in a time zone.
 ///
+/// # Examples
+///
 /// ```
 /// let daily = duly::cron::Schedule::parse("0 3 * * *", "Europe/Berlin")?;
-/// assert_eq!(daily.describe(), "At 03:00.");
+/// assert_eq!(daily.describe(), "Every day at 03:00.");
 /// let from = std::time::UNIX_EPOCH; // 1 January 1970, 01:00 in Berlin
 /// let first = daily.ticks_after(from).next().expect("there is one");
 /// assert_eq!(first, from + std::time::Duration::from_secs(2 * 3600));
@@ -75,7 +77,19 @@ impl Schedule {
     /// first), and the name of a time zone such as `Europe/Berlin` or `UTC`.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] also for patterns that never match, such as 31 February.
+    ///
+    /// Returns [`Error::Invalid`] if the pattern or the zone is invalid, or if the pattern never matches, such as
+    /// 31 February.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::cron::Schedule;
+    ///
+    /// assert!(Schedule::parse("30 2 * * MON-FRI", "Europe/Berlin").is_ok());
+    /// let error = Schedule::parse("0 25 * * *", "UTC").expect_err("there is no such hour");
+    /// assert!(error.to_string().contains("invalid hour"));
+    /// ```
     pub fn parse(pattern: &str, zone: &str) -> Result<Self> {
         if pattern.len() > PATTERN_BYTES_MAX {
             let reason = format!("{} bytes long; a pattern has at most {PATTERN_BYTES_MAX}", pattern.len());
@@ -99,6 +113,8 @@ impl Schedule {
     }
 
     /// Returns all ticks after this time, in order.
+    ///
+    /// See [`Schedule`] for an example.
     pub fn ticks_after(&self, time: SystemTime) -> impl Iterator<Item = SystemTime> + '_ {
         std::iter::successors(self.next_after(to_micros(time)), |tick| self.next_after(*tick)).map(from_micros)
     }
@@ -114,7 +130,7 @@ impl Schedule {
     /// Describes the pattern in English.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.pattern.cron.describe()
+        description::describe(self.pattern.cron.as_str()).unwrap_or_else(|| self.pattern.cron.describe())
     }
 
     /// Returns the name of the time zone.
@@ -124,6 +140,14 @@ impl Schedule {
     }
 
     /// Formats a time in this time zone: `Sun 2026-10-25 02:30 CET`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let daily = duly::cron::Schedule::parse("0 3 * * *", "Europe/Berlin")?;
+    /// assert_eq!(daily.format_in_zone(std::time::UNIX_EPOCH), "Thu 1970-01-01 01:00 CET");
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn format_in_zone(&self, time: SystemTime) -> String {
         let time = Timestamp::from_microsecond(to_micros(time)).unwrap_or(Timestamp::MAX).to_zoned(self.zone.clone());

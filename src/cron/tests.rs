@@ -225,9 +225,32 @@ fn changed_rule_keeps_due_tick_and_fires_none_twice() {
     assert_eq!(next_tick(&schedule, &due, now), due.next);
     let later = cron_record("* * * * *", now + Duration::from_secs(7), |rule| rule);
     assert_eq!(next_tick(&schedule, &later, now), Some(parse_time("2030-01-01T13:00:00Z")));
-    // The clock was set back by an hour after the last tick.
-    let ahead = CronRecord { last: Some(parse_time("2030-01-01T13:00:00Z")), ..later };
-    assert_eq!(next_tick(&schedule, &ahead, now), Some(parse_time("2030-01-01T14:00:00Z")));
+    // The clock was set back after the last tick: by a few seconds, and by so much that the rule would stop.
+    let each_second = Schedule::parse("* * * * * *", "UTC").expect("is valid");
+    let set_back = |by| CronRecord { last: Some(now + Duration::from_secs(by)), ..later.clone() };
+    assert_eq!(next_tick(&each_second, &set_back(8), now), Some(now + Duration::from_secs(9)));
+    assert_eq!(next_tick(&each_second, &set_back(3_600), now), Some(now + Duration::from_secs(1)));
+}
+
+/// The next tick was planned while the clock was ahead. Afterwards the clock was behind for a while.
+#[test]
+fn late_tick_is_planned_again_and_fires_no_earlier_one() {
+    let now = parse_time("2030-01-01T12:00:30Z");
+    let minute = Duration::from_secs(60);
+    let schedule = Schedule::parse("* * * * *", "UTC").expect("is valid");
+    let late = cron_record("* * * * *", now + 1_000 * minute, |rule| rule.missed(Missed::All(100)));
+    let planned = plan_again(&schedule, &late, now).expect("it is late");
+    assert_eq!((planned.next, planned.revision), (Some(parse_time("2030-01-01T12:01:00Z")), late.revision + 1));
+    assert_eq!(plan_again(&schedule, &planned, now), None, "it is not late any more");
+    let never = CronRecord { next: None, ..late.clone() };
+    assert_eq!(plan_again(&schedule, &never, now).expect("has ticks").next, planned.next);
+    assert_eq!(plan_again(&schedule, &CronRecord { paused: true, ..never }, now), None);
+
+    let last = Some(parse_time("2030-01-01T12:00:00Z"));
+    let behind = CronRecord { next: Some(now - 1_000 * minute), last, ..late };
+    let firing = plan_firing(&schedule, &behind, now).expect("has a tick");
+    assert!(firing.jobs.is_empty(), "all of these have fired: {}", firing.jobs.len());
+    assert_eq!(firing.next, planned.next);
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! Jobs and their states: pure data, without clock or store.
 
 pub(crate) mod args;
+pub(crate) mod depth;
+pub(crate) mod due;
 pub(crate) mod filter;
 pub(crate) mod fingerprint;
+mod json;
 pub(crate) mod push;
+mod push_getters;
 pub(crate) mod retry;
+pub(crate) mod unique;
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +18,14 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+#[doc(hidden)]
+pub use self::depth::nesting_depth;
 pub use self::filter::{FilterTerm, FilterTime};
-pub use self::push::{Due, UniqueConflict, check_name};
+use self::json::result_as_json;
+pub(crate) use self::json::{args_as_json, as_millis};
+pub(crate) use self::push::UNREADABLE_KIND;
+pub use self::push::{Due, check_name};
+pub use self::unique::{UniqueConflict, UniqueKey, UniqueScope};
 use crate::NodeId;
 use crate::error::Error;
 use crate::uuid_id::uuid_id;
@@ -29,6 +40,12 @@ impl JobId {
     /// Returns the id derived from a name of your own, such as `"invoice:7"`. The same name always gives the same id.
     ///
     /// A push with such an id is idempotent without storing the id anywhere.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::JobId::from_name("invoice:7"), duly::JobId::from_name("invoice:7"));
+    /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         const NAMESPACE: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
@@ -42,7 +59,7 @@ impl FromStr for JobId {
     fn from_str(text: &str) -> Result<Self, Error> {
         Uuid::parse_str(text).map(JobId).map_err(|_| {
             let shown: String = text.chars().take(40).collect();
-            Error::invalid("id", format!("{shown:?} is not a job id; ids are UUIDs, as printed by push"))
+            Error::invalid("id", format!("{shown:?} is not a job id; use the UUID that the push returned"))
         })
     }
 }
@@ -88,10 +105,9 @@ impl FromStr for Priority {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Priority::ALL
-            .into_iter()
-            .find(|priority| priority.as_str() == text)
-            .ok_or_else(|| Error::invalid("priority", format!("{text:?} is none of low, normal, high and critical")))
+        Priority::ALL.into_iter().find(|priority| priority.as_str() == text).ok_or_else(|| {
+            Error::invalid("priority", format!("{text:?} is not a priority; use low, normal, high or critical"))
+        })
     }
 }
 
@@ -110,11 +126,13 @@ pub enum State {
     Done,
     /// Buried: kept with its errors until it is rescheduled or removed.
     Dead,
+    /// Ended by a cancel, which is not a failure. Kept like a dead job.
+    Cancelled,
 }
 
 impl State {
     /// All states, in the order of a job's life cycle.
-    pub const ALL: [State; 5] = [State::Scheduled, State::Ready, State::Running, State::Done, State::Dead];
+    pub const ALL: [State; 6] = [Self::Scheduled, Self::Ready, Self::Running, Self::Done, Self::Dead, Self::Cancelled];
 
     /// Returns the state in one word.
     #[must_use]
@@ -125,13 +143,14 @@ impl State {
             State::Running => "running",
             State::Done => "done",
             State::Dead => "dead",
+            State::Cancelled => "cancelled",
         }
     }
 
-    /// Returns whether the job is done or dead, so that no further attempt follows.
+    /// Returns whether the job is done, dead or cancelled, so that no further attempt follows.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, State::Done | State::Dead)
+        matches!(self, State::Done | State::Dead | State::Cancelled)
     }
 }
 
@@ -146,7 +165,10 @@ impl FromStr for State {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         State::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
-            Error::invalid("state", format!("{text:?} is none of scheduled, ready, running, done and dead"))
+            Error::invalid(
+                "state",
+                format!("{text:?} is not a state; use scheduled, ready, running, done, dead or cancelled"),
+            )
         })
     }
 }
@@ -165,7 +187,7 @@ impl fmt::Display for Fence {
     }
 }
 
-/// The outcome of an attempt. A handler may return one to decide what happens next.
+/// The outcome of an attempt. A handler may return one to decide what happens next: [`Outcome::retry`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -192,18 +214,49 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns an outcome that retries the job after a delay and counts as an attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::Outcome;
+    ///
+    /// fn on_status(status: u16) -> Outcome {
+    ///     match status {
+    ///         429 => Outcome::retry(std::time::Duration::from_secs(60), "too many requests"),
+    ///         _ => Outcome::Ack,
+    ///     }
+    /// }
+    /// ```
     #[must_use]
     pub fn retry(after: Duration, error: impl Into<String>) -> Self {
         Outcome::Retry { after, error: error.into() }
     }
 
     /// Returns an outcome that buries the job.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// async fn mail(ctx: duly::Ctx) -> duly::Outcome {
+    ///     match ctx.args::<String>() {
+    ///         Ok(_address) => duly::Outcome::Ack,
+    ///         Err(error) => duly::Outcome::bury(error.to_string()), // a retry would fail too
+    ///     }
+    /// }
+    /// ```
     #[must_use]
     pub fn bury(error: impl Into<String>) -> Self {
         Outcome::Bury { error: error.into() }
     }
 
     /// Returns an outcome that puts the job back for a delay and does not count as an attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let later = duly::Outcome::release(std::time::Duration::from_secs(300)); // the printer is switched off
+    /// assert_eq!(later.as_str(), "release");
+    /// ```
     #[must_use]
     pub fn release(after: Duration) -> Self {
         Outcome::Release { after }
@@ -221,7 +274,7 @@ impl Outcome {
     }
 }
 
-/// A unit of work, kept until it is done or dead. Written once, at the push.
+/// A unit of work, kept until it is done, dead or cancelled. Written once, at the push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Job {
@@ -247,9 +300,9 @@ pub struct Job {
     /// How long the job stays in the store once it is done.
     #[serde(serialize_with = "as_millis")]
     pub keep: Duration,
-    /// Unique key: at most one unfinished job of the queue has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unique: Option<String>,
+    /// Its unique key: at most one unfinished job of the queue has it.
+    #[serde(flatten)]
+    pub unique: Option<UniqueKey>,
     /// Tags to find it by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -257,9 +310,6 @@ pub struct Job {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }
-
-/// The kind of a job that this version cannot read. No handler has it, so the job is released.
-pub(crate) const UNREADABLE_KIND: &str = "duly:unreadable";
 
 /// A claimed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,6 +326,8 @@ pub struct HeldJob {
     /// How often a node died while it held this job.
     pub crashes: u32,
     pub(crate) locator: Locator,
+    /// The length of the args, which may have been dropped since: a settle subtracts it from the bytes of the queue.
+    pub(crate) args_bytes: usize,
 }
 
 /// A store's own reference to a held job, which saves it a lookup at the settle. Only the store that made it can read
@@ -299,6 +351,12 @@ impl HeldJob {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts.saturating_add(1)
+    }
+
+    /// Drops the args from memory. Everything else that a settle needs stays.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    pub(crate) fn drop_args(&mut self) {
+        self.job.args = String::new();
     }
 }
 
@@ -350,7 +408,10 @@ pub struct JobRecord {
     /// The fence of its current claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
-    /// When it was done or buried.
+    /// Whether it was cancelled while it is running: unless this attempt succeeds, the job ends cancelled with it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancelling: bool,
+    /// When it was done, buried or cancelled.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "crate::clock::as_micros_option")]
     pub ended: Option<SystemTime>,
     /// Its failed attempts, oldest first. Filled by `get`, empty in lists.
@@ -373,7 +434,22 @@ impl JobRecord {
     pub(crate) fn new(job: Job, state: State, due: SystemTime, attempts: u32, crashes: u32) -> Self {
         let (failures, log) = (Vec::new(), Vec::new());
         let (node, fence, ended, progress, result) = (None, None, None, None, None);
-        JobRecord { job, state, due, attempts, crashes, node, fence, ended, failures, progress, result, log }
+        let cancelling = false;
+        JobRecord {
+            job,
+            state,
+            due,
+            attempts,
+            crashes,
+            node,
+            fence,
+            cancelling,
+            ended,
+            failures,
+            progress,
+            result,
+            log,
+        }
     }
 }
 
@@ -419,80 +495,5 @@ pub struct LogLine {
     /// The text.
     pub line: String,
 }
-
-fn result_as_json<S: serde::Serializer>(result: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
-    match result {
-        Some(result) => args_as_json(result, serializer),
-        None => serializer.serialize_none(),
-    }
-}
-
-pub(crate) fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    // Kept as text, so that numbers beyond 2^53 and the order of keys survive.
-    match serde_json::value::RawValue::from_string(args.to_owned()) {
-        Ok(raw) => raw.serialize(serializer),
-        Err(_) => args.serialize(serializer),
-    }
-}
-
-pub(crate) fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    (u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Returns a job of this kind, claimed for the first time.
-    pub(crate) fn held_job(kind: &str) -> HeldJob {
-        let at = SystemTime::UNIX_EPOCH;
-        let job = Job {
-            id: JobId::fresh(),
-            queue: "default".into(),
-            kind: kind.into(),
-            args: "null".into(),
-            priority: Priority::Normal,
-            pushed: at,
-            max_attempts: 1,
-            timeout: Duration::from_secs(60),
-            keep: Duration::ZERO,
-            unique: None,
-            tags: Vec::new(),
-            traceparent: None,
-        };
-        HeldJob { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, locator: Locator::new(1) }
-    }
-
-    #[test]
-    fn same_name_gives_same_id() {
-        assert_eq!(JobId::from_name("invoice:7"), JobId::from_name("invoice:7"));
-        assert_ne!(JobId::from_name("invoice:7"), JobId::from_name("invoice:8"));
-    }
-
-    #[test]
-    fn higher_priority_compares_greater() {
-        assert!(Priority::Critical > Priority::High && Priority::Normal > Priority::Low);
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_parses_or_is_rejected(text in ".*") {
-            let _ = text.parse::<JobId>();
-            let _ = text.parse::<Priority>();
-            let _ = text.parse::<State>();
-        }
-
-        #[test]
-        fn errors_are_cut_between_characters(text in "\\PC{0,3000}") {
-            let cut = Failure::truncate_error(&text);
-            prop_assert!(cut.len() <= crate::store::ERROR_BYTES_MAX && text.starts_with(cut));
-        }
-
-        #[test]
-        fn ids_survive_their_text(bytes in any::<[u8; 16]>()) {
-            let id = JobId::from_bytes(bytes);
-            prop_assert_eq!(id.to_string().parse::<JobId>().expect("its own text"), id);
-        }
-    }
-}
+pub(crate) mod tests;

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
+use crate::job::args::DefaultedOptions;
+use crate::job::depth::check_depth;
+pub use crate::job::due::Due;
+use crate::job::unique::{UniqueConflict, UniqueScope};
 use crate::job::{JobId, Priority};
 
 /// Maximum length of args, in bytes of JSON text.
@@ -19,12 +22,6 @@ pub const PUSH_MAX: usize = 10_000;
 /// Maximum bytes of args in one push, over all jobs.
 pub const PUSH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The latest due time of a job, in microseconds since 1970: 2223-07-06. Later times lose microsecond precision on a
-/// server, which stores them as floating-point numbers.
-const DUE_MICROS_MAX: Micros = 8_000_000_000_000_000;
-/// The longest delay of a job: 46,296 days.
-const DELAY_MICROS_MAX: Micros = DUE_MICROS_MAX / 2;
-
 /// Default number of attempts that may fail before a job is buried.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 25;
 /// Default time that one attempt may run.
@@ -33,37 +30,31 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 pub const DEFAULT_QUEUE: &str = "default";
 /// Prefix of kinds reserved by duly: they cannot be pushed, and no handler gets them.
 pub(crate) const RESERVED_KIND_PREFIX: &str = "duly:";
-
-/// When a job becomes due.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Due {
-    /// At once.
-    #[default]
-    Now,
-    /// After this delay, by the store's clock. The pusher's clock does not matter.
-    After(Duration),
-    /// At this time.
-    At(SystemTime),
-}
-
-/// The behaviour of a push if an unfinished job with the same unique key exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UniqueConflict {
-    /// Keep the existing job and push nothing.
-    #[default]
-    Keep,
-    /// Replace the existing job, unless it is running.
-    Replace,
-}
+/// The kind of a job that this version cannot read. No handler has it, so the job is released.
+pub(crate) const UNREADABLE_KIND: &str = "duly:unreadable";
 
 /// A job to be pushed, with its options.
 ///
 /// Created from a value of a type that implements [`Args`](crate::Args), or by [`Push::new`] from a kind and JSON text.
 /// With [`PushExt`](crate::PushExt), options can be set on the value itself: `Mail { .. }.after(MINUTE).queue("mail")`.
 ///
-/// Deliberately not `Clone`: a generated id is known to be new, so the store does not look for it.
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::{Priority, Push};
+///
+/// let push = Push::new("mail", r#"{"to":"ada"}"#)
+///     .queue("post").priority(Priority::High)
+///     .after(Duration::from_secs(60))
+///     .max_attempts(5).timeout(Duration::from_secs(30))
+///     .unique("welcome:ada").tag("welcome");
+/// push.check()?;
+/// # Ok::<_, duly::Error>(())
+/// ```
+///
+/// Not `Clone` on purpose: the store does not look for a generated id, because it is known to be new.
+/// A clone would have the same id.
 ///
 /// ```compile_fail
 /// let push = duly::Push::new("mail", "{}");
@@ -93,16 +84,36 @@ pub struct Push {
     pub(crate) args: Result<String, String>,
     pub(crate) priority: Priority,
     pub(crate) due: Due,
+    /// The unique key. A store gets it with its scope, see [`UniqueKey`](crate::job::UniqueKey).
     pub(crate) unique: Option<String>,
+    pub(crate) unique_scope: UniqueScope,
     pub(crate) conflict: UniqueConflict,
     pub(crate) max_attempts: u32,
     pub(crate) timeout: Duration,
     pub(crate) keep: Option<Duration>,
     pub(crate) tags: Vec<String>,
     pub(crate) traceparent: Option<String>,
+    /// The options that a cron rule drops, because they come from [`Args::defaults`](crate::Args::defaults).
+    pub(crate) defaulted: DefaultedOptions,
 }
 
 /// The result of a push.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Duly, Push, PushResult};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// match duly.push(Push::new("mail", "{}").unique("welcome:ada")).await? {
+///     PushResult::New(id) => println!("pushed {id}"),
+///     PushResult::Existing(id) => println!("{id} has the same id or unique key"),
+///     other => println!("{} is in the store now", other.id()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushResult {
@@ -138,6 +149,13 @@ impl PushResult {
 
 impl Push {
     /// Returns a job of this kind with args as JSON text. Invalid JSON is reported by the push.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let push = duly::Push::new("mail", r#"{"to":"ada"}"#);
+    /// assert_eq!((push.job_kind(), push.job_args()), ("mail", Some(r#"{"to":"ada"}"#)));
+    /// ```
     #[must_use]
     pub fn new(kind: impl Into<String>, args: impl Into<String>) -> Self {
         Push::with_args(kind.into(), validate_json(args.into()))
@@ -154,16 +172,24 @@ impl Push {
             priority: Priority::Normal,
             due: Due::Now,
             unique: None,
+            unique_scope: UniqueScope::Kind,
             conflict: UniqueConflict::Keep,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             timeout: DEFAULT_TIMEOUT,
             keep: None,
             tags: Vec::new(),
             traceparent: None,
+            defaulted: DefaultedOptions::default(),
         }
     }
 
     /// Replaces the kind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Push::new("mail", "{}").kind("letter").job_kind(), "letter");
+    /// ```
     #[must_use]
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
@@ -171,6 +197,12 @@ impl Push {
     }
 
     /// Replaces the args, as JSON text. Invalid JSON is reported by the push.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Push::new("mail", "{}").args("[1, 2]").job_args(), Some("[1, 2]"));
+    /// ```
     #[must_use]
     pub fn args(mut self, args: impl Into<String>) -> Self {
         self.args = validate_json(args.into());
@@ -178,6 +210,12 @@ impl Push {
     }
 
     /// Sets the queue (default `default`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Push::new("mail", "{}").queue("bulk").job_queue(), "bulk");
+    /// ```
     #[must_use]
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queue = queue.into();
@@ -185,49 +223,65 @@ impl Push {
     }
 
     /// Makes the job due after this delay, by the store's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let in_an_hour = duly::Push::new("mail", "{}").after(std::time::Duration::from_secs(3600));
+    /// ```
     #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
-        self.due = Due::After(delay);
-        self
+    pub fn after(self, delay: Duration) -> Self {
+        self.with_due(Due::After(delay))
     }
 
     /// Makes the job due at this time; a past time means now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let at = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    /// let push = duly::Push::new("mail", "{}").at(at);
+    /// ```
     #[must_use]
-    pub fn at(mut self, time: SystemTime) -> Self {
-        self.due = Due::At(time);
-        self
+    pub fn at(self, time: SystemTime) -> Self {
+        self.with_due(Due::At(time))
     }
 
     /// Sets the priority among ready jobs of the queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let urgent = duly::Push::new("mail", "{}").priority(duly::Priority::High);
+    /// ```
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Pushes only if no unfinished job of the queue has this key. Otherwise the existing job stays.
-    #[must_use]
-    pub fn unique(mut self, key: impl Into<String>) -> Self {
-        self.unique = Some(key.into());
-        self
-    }
-
-    /// Sets what happens if an unfinished job with the same unique key exists.
-    #[must_use]
-    pub fn on_conflict(mut self, conflict: UniqueConflict) -> Self {
-        self.conflict = conflict;
-        self
-    }
-
     /// Sets the id. Pushing the same id again changes nothing and returns [`PushResult::Existing`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let push = duly::Push::new("mail", "{}").id(duly::JobId::from_name("invoice:7"));
+    /// ```
     #[must_use]
     pub fn id(mut self, id: JobId) -> Self {
         self.id = id;
         self.has_fresh_id = false;
+        self.defaulted.id = false;
         self
     }
 
     /// Sets how many attempts may fail before the job is buried (default 25).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let once = duly::Push::new("mail", "{}").max_attempts(1); // no retry
+    /// ```
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
@@ -235,6 +289,12 @@ impl Push {
     }
 
     /// Sets how long one attempt may run (default one hour).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let push = duly::Push::new("mail", "{}").timeout(std::time::Duration::from_secs(30));
+    /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -242,6 +302,12 @@ impl Push {
     }
 
     /// Sets how long the job is kept once it is done (default: the option of the store).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let push = duly::Push::new("mail", "{}").keep(std::time::Duration::ZERO); // deleted once it is done
+    /// ```
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = Some(keep);
@@ -249,6 +315,12 @@ impl Push {
     }
 
     /// Adds a tag to find the job by. Can be called several times.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Push::new("mail", "{}").tag("eu").tag("welcome").job_tags(), ["eu", "welcome"]);
+    /// ```
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
@@ -256,6 +328,12 @@ impl Push {
     }
 
     /// Adds tags to find the job by.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Push::new("mail", "{}").tags(["eu", "welcome"]).job_tags(), ["eu", "welcome"]);
+    /// ```
     #[must_use]
     pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
         self.tags.extend(tags.into_iter().map(Into::into));
@@ -263,32 +341,48 @@ impl Push {
     }
 
     /// Sets the W3C trace context that the span of each attempt continues.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"; // of the request that pushes
+    /// assert!(duly::Push::new("mail", "{}").traceparent(trace).check().is_ok());
+    /// ```
     #[must_use]
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.traceparent = Some(traceparent.into());
+        self.defaulted.traceparent = false;
         self
-    }
-
-    /// Returns the id of the job.
-    #[must_use]
-    pub fn job_id(&self) -> JobId {
-        self.id
     }
 
     /// Validates everything that does not depend on the store.
     ///
     /// Every push does this itself. Call it to find the invalid job before you push many.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] with the name of the first invalid field.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert!(duly::Push::new("mail", "{}").check().is_ok());
+    /// assert!(duly::Push::new("mail", "not JSON").check().is_err());
+    /// ```
     pub fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         check_name("kind", &self.kind)?;
         if self.kind.starts_with(RESERVED_KIND_PREFIX) {
             return Err(Error::invalid(
                 "kind",
-                format!("{:?} begins with {RESERVED_KIND_PREFIX}, which is reserved", self.kind),
+                format!(
+                    "{:?} begins with {RESERVED_KIND_PREFIX}, which is reserved for duly; choose another name",
+                    self.kind
+                ),
             ));
         }
         if self.tags.len() > TAGS_MAX {
-            return Err(Error::invalid("tags", format!("{} tags; a job has at most {TAGS_MAX}", self.tags.len())));
+            return Err(Error::invalid("tags", format!("{} tags; a job can have at most {TAGS_MAX}", self.tags.len())));
         }
         for tag in &self.tags {
             check_name("tags", tag)?;
@@ -314,19 +408,7 @@ impl Push {
             Ok(args) => args,
             Err(reason) => return Err(Error::invalid("args", reason.clone())),
         };
-        check_args_len(args)
-    }
-}
-
-impl Due {
-    /// Returns an error if the due time is too late for a store to keep.
-    pub fn check(self) -> Result<()> {
-        let reason = match self {
-            Due::At(time) if to_micros(time) > DUE_MICROS_MAX => "too late; a job can be due until 2223-07-06",
-            Due::After(delay) if micros(delay) > DELAY_MICROS_MAX => "too late; a job can be due in at most 46296 days",
-            Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
-        };
-        Err(Error::invalid("due", reason))
+        check_args_size(args)
     }
 }
 
@@ -334,20 +416,20 @@ impl Due {
 pub(crate) fn check_args(args: &str) -> Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(args)
         .map_err(|error| Error::invalid("args", format!("not JSON: {error}")))?;
-    check_args_len(args)
+    check_args_size(args)
 }
 
-fn check_args_len(args: &str) -> Result<()> {
+fn check_args_size(args: &str) -> Result<()> {
     if args.len() > ARGS_BYTES_MAX {
         return Err(Error::invalid(
             "args",
             format!(
-                "{} bytes; args have at most {ARGS_BYTES_MAX}: store large data elsewhere and push a reference to it",
+                "{} bytes; at most {ARGS_BYTES_MAX} are allowed; store large data elsewhere and push a reference to it",
                 args.len()
             ),
         ));
     }
-    Ok(())
+    check_depth("args", args)
 }
 
 /// Returns the args if they are JSON, and the reason otherwise.
@@ -362,12 +444,22 @@ fn validate_json(args: String) -> Result<String, String> {
 ///
 /// A name has 1 to 128 letters, digits and `_ . : / -`. Braces, spaces and control characters are not allowed: names
 /// become keys, file names, labels and lines on a terminal.
+///
+/// # Errors
+///
+/// Returns [`Error::Invalid`] with this field.
+///
+/// # Examples
+///
+/// ```
+/// assert!(duly::job::check_name("queue", "mail eu").is_err(), "a space");
+/// ```
 pub fn check_name(field: &'static str, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(field, "must not be empty"));
     }
     if name.len() > NAME_BYTES_MAX {
-        return Err(Error::invalid(field, format!("{} bytes long; at most {NAME_BYTES_MAX}", name.len())));
+        return Err(Error::invalid(field, format!("{} bytes long; at most {NAME_BYTES_MAX} are allowed", name.len())));
     }
     match name.chars().find(|c| !c.is_ascii_alphanumeric() && !"_.:/-".contains(*c)) {
         None => Ok(()),
@@ -388,7 +480,7 @@ pub(crate) fn check_text(field: &'static str, text: &str, bytes_max: usize) -> R
         return Err(Error::invalid(field, format!("{} bytes long; must be 1 to {bytes_max}", text.len())));
     }
     if text.chars().any(char::is_control) {
-        return Err(Error::invalid(field, format!("{text:?} contains a control character")));
+        return Err(Error::invalid(field, format!("{text:?} contains a control character; remove it")));
     }
     Ok(())
 }
@@ -404,53 +496,4 @@ fn check_traceparent(text: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn invalid_field(push: Push) -> &'static str {
-        match push.check() {
-            Ok(()) => "",
-            Err(Error::Invalid { field, .. }) => field,
-            Err(other) => panic!("{other}"),
-        }
-    }
-
-    #[test]
-    fn invalid_push_error_names_its_field() {
-        let ok = || Push::new("mail", "{}");
-        assert_eq!(invalid_field(ok()), "");
-        assert_eq!(invalid_field(Push::new("", "{}")), "kind");
-        assert_eq!(invalid_field(Push::new("a b", "{}")), "kind");
-        assert_eq!(invalid_field(Push::new("mail", "{")), "args");
-        assert_eq!(invalid_field(Push::new("mail", format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX)))), "args");
-        assert_eq!(invalid_field(ok().queue("a\nb")), "queue");
-        assert_eq!(invalid_field(ok().queue("x".repeat(129))), "queue");
-        assert_eq!(invalid_field(ok().queue("a{b}")), "queue");
-        assert_eq!(invalid_field(ok().unique("")), "unique");
-        assert_eq!(invalid_field(ok().unique("a\u{7}")), "unique");
-        assert_eq!(invalid_field(ok().max_attempts(0)), "max_attempts");
-        assert_eq!(invalid_field(ok().timeout(Duration::ZERO)), "timeout");
-        assert_eq!(invalid_field(ok().tags(vec!["t"; 17])), "tags");
-        assert_eq!(invalid_field(ok().tag("with space")), "tags");
-        assert_eq!(invalid_field(ok().at(crate::clock::from_micros(DUE_MICROS_MAX))), "");
-        assert_eq!(invalid_field(ok().at(crate::clock::from_micros(DUE_MICROS_MAX + 1))), "due");
-        assert_eq!(invalid_field(ok().after(Duration::from_micros(DELAY_MICROS_MAX as u64))), "");
-        assert_eq!(invalid_field(ok().after(Duration::MAX)), "due");
-        assert_eq!(invalid_field(ok().traceparent("nonsense")), "traceparent");
-        assert_eq!(invalid_field(ok().traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")), "");
-    }
-
-    proptest! {
-        #[test]
-        fn check_never_panics(kind in ".*", args in ".*", queue in ".*", key in ".*", trace in ".*") {
-            let push = Push::new(kind, args).queue(queue).unique(key).traceparent(trace);
-            let _ = push.check();
-        }
-
-        #[test]
-        fn valid_names_pass(name in "[A-Za-z0-9_.:/-]{1,128}") {
-            prop_assert!(check_name("queue", &name).is_ok());
-        }
-    }
-}
+mod tests;

@@ -4,8 +4,19 @@ use std::time::Duration;
 
 /// The delays between attempts: exponential, with a maximum and jitter.
 ///
-/// The default waits 1 s after the first failure and doubles the delay each time, up to 6 hours. Jitter changes each
-/// delay by up to a quarter either way. 25 attempts take about two and a half days.
+/// The default waits 1 s after the first failure and doubles the delay each time, up to 6 hours. Jitter makes each delay
+/// up to a quarter longer or shorter. 25 attempts take about two and a half days.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::Retry;
+///
+/// let retry = Retry::exponential(Duration::from_secs(5)).max(Duration::from_secs(60)).jitter(0.0);
+/// let delays: Vec<u64> = (1..=5).map(|failed| retry.delay(failed, 0.5).as_secs()).collect();
+/// assert_eq!(delays, [5, 10, 20, 40, 60]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retry {
     base: Duration,
@@ -30,25 +41,53 @@ impl Default for Retry {
 
 impl Retry {
     /// Waits `base`, then twice as long each time, up to six hours.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let retry = duly::Retry::exponential(std::time::Duration::from_secs(5));
+    /// ```
     #[must_use]
     pub fn exponential(base: Duration) -> Self {
         Retry { base, ..Retry::default() }
     }
 
     /// Waits the same time after every failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let minute = std::time::Duration::from_secs(60);
+    /// assert_eq!(duly::Retry::fixed(minute).delay(7, 0.5), minute);
+    /// ```
     #[must_use]
     pub fn fixed(delay: Duration) -> Self {
         Retry { base: delay, factor: 1.0, max: delay, jitter: 0.0, fourth_power: false }
     }
 
-    /// Waits `n^4 + 15` seconds after `n` earlier failures, plus up to `9 (n + 1)` seconds: 26 attempts take about
-    /// three weeks. Sidekiq does the same; this is the default on its keys.
+    /// Waits `n^4 + 15` seconds after `n` earlier failures, and up to `9 (n + 1)` random seconds more. 26 attempts take
+    /// about three weeks. Sidekiq does the same; this is the default on its keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let retry = duly::Retry::fourth_power();
+    /// assert_eq!([1, 2, 3].map(|failed| retry.delay(failed, 0.0).as_secs()), [15, 16, 31]);
+    /// ```
     #[must_use]
     pub fn fourth_power() -> Self {
         Retry { max: Duration::MAX, fourth_power: true, ..Retry::default() }
     }
 
     /// Sets the factor between two delays, at least 1.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let second = std::time::Duration::from_secs(1);
+    /// let retry = duly::Retry::exponential(second).factor(3.0).jitter(0.0);
+    /// assert_eq!(retry.delay(3, 0.5), 9 * second);
+    /// ```
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() { factor.max(1.0) } else { 1.0 };
@@ -56,13 +95,29 @@ impl Retry {
     }
 
     /// Sets the maximum delay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let (second, hour) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(3600));
+    /// let retry = duly::Retry::exponential(second).max(hour).jitter(0.0);
+    /// assert_eq!(retry.delay(20, 0.5), hour);
+    /// ```
     #[must_use]
     pub fn max(mut self, max: Duration) -> Self {
         self.max = max;
         self
     }
 
-    /// Sets the jitter: each delay changes by up to this share either way, from 0 (exact) to 1.
+    /// Sets the jitter, from 0 (none) to 1: each delay gets longer or shorter at random, by at most this share of it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let minute = std::time::Duration::from_secs(60);
+    /// let retry = duly::Retry::fixed(minute).max(2 * minute).jitter(0.5);
+    /// assert!((minute / 2..=minute * 3 / 2).contains(&retry.delay(1, 0.9)));
+    /// ```
     #[must_use]
     pub fn jitter(mut self, share: f64) -> Self {
         self.jitter = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
@@ -70,6 +125,13 @@ impl Retry {
     }
 
     /// Returns the delay after the `failed`-th failure (from 1). `random` in 0..1 selects the jitter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let retry = duly::Retry::default().jitter(0.0);
+    /// assert_eq!([1, 2, 3].map(|failed| retry.delay(failed, 0.5).as_secs()), [1, 2, 4]);
+    /// ```
     #[must_use]
     pub fn delay(&self, failed: u32, random: f64) -> Duration {
         if self.fourth_power {

@@ -1,22 +1,26 @@
 //! Distributed locks: each has a name and a time limit, and one acquisition (or at most n) holds it at a time.
 //!
 //! **A lock alone protects nothing**: its holder may be paused for longer than the lock lasts, wake up, and continue.
-//! So every hold has a fence, and the protected resource must reject a fence smaller than one it has seen.
+//! Every hold therefore has a fence, and the protected resource must reject a fence smaller than one it has seen.
 
+mod guard;
+mod hold;
 pub(crate) mod renewal;
 pub(crate) mod waiters;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use self::guard::Guard;
+pub use self::hold::LockHold;
 use crate::client::Duly;
+pub use crate::client::Locks;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::Fence;
 use crate::job::push::check_text;
-use crate::peers::{HeldLock, Peers};
+use crate::peers::Peers;
 use crate::store::{LOCK_SLOTS_MAX, LockRequest, LockStore};
 pub use crate::store::{LockOwner, LockPage, LockRecord};
 
@@ -32,6 +36,21 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// A lock to acquire, created by [`Duly::lock`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use duly::Duly;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// let guard = duly.lock("account:7").ttl(Duration::from_secs(30)).wait(Duration::from_secs(10)).acquire().await?;
+/// println!("write with fence {}", guard.fence()); // the account rejects an older one
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a lock is not held until `acquire` or `try_acquire` is awaited"]
 #[derive(Clone, Debug)]
 pub struct Lock {
@@ -48,15 +67,31 @@ impl Lock {
         Lock { duly, name, ttl: DEFAULT_LOCK_TTL, wait: None, slots: 1, note: None }
     }
 
-    /// Sets how long a hold outlives its holder (default 30 s). The guard extends the hold well before.
+    /// Sets how long the lock stays held without an extension (default 30 s). The guard extends it after a third of that.
     ///
-    /// If a holder is killed, waiters get the lock only after this time.
+    /// If the holder is killed, waiters get the lock after this time. In a file, they get it at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::lock::Lock {
+    /// duly.lock("deploy").ttl(std::time::Duration::from_secs(10))
+    /// # }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
     /// Sets how long to wait for the lock (default: no limit). Zero acts as [`Lock::try_acquire`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::lock::Lock {
+    /// duly.lock("deploy").wait(std::time::Duration::from_secs(10))
+    /// # }
+    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -65,12 +100,35 @@ impl Lock {
     /// Sets how many owners may hold the lock at a time (default 1), each with its own slot and fence.
     ///
     /// All callers should use the same number: each request applies its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let gpu = || duly.lock("gpu").slots(2).try_acquire();
+    /// let (one, two) = (gpu().await?.expect("is free"), gpu().await?.expect("is free"));
+    /// assert_ne!(one.slot(), two.slot());
+    /// assert!(gpu().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
     }
 
-    /// Sets a note that describes the owner to people (default: host and process).
+    /// Sets a note that tells people which program holds the lock (default: host and process).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::lock::Lock {
+    /// duly.lock("deploy").note("release 1.2")
+    /// # }
+    /// ```
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
@@ -78,7 +136,27 @@ impl Lock {
 
     /// Acquires the lock, waiting for it first come, first served.
     ///
-    /// Fails with [`Error::Timeout`] if the lock was not free in time. Dropping the future cancels the wait.
+    /// Dropping the future cancels the wait.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Timeout`]: the lock was not free in time; [`Lock::holder`] returns its holder.
+    /// - [`Error::Invalid`]: the name or a setting is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use duly::{Duly, Error};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let _held = duly.lock("deploy").acquire().await?;
+    /// let second = duly.lock("deploy").wait(Duration::from_millis(5)).acquire().await;
+    /// assert!(matches!(second, Err(Error::Timeout { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire(self) -> Result<Guard> {
         if self.wait.is_some_and(|wait| wait.is_zero()) {
             return self.clone().try_acquire().await?.ok_or_else(|| self.timeout_error(None));
@@ -101,6 +179,25 @@ impl Lock {
     }
 
     /// Acquires the lock if it is free and has no waiters.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the name or a setting is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// match duly.lock("deploy").try_acquire().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("another process deploys"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire(self) -> Result<Option<Guard>> {
         let (peers, request) = self.build_request(false)?;
         peers.ensure_announced().await?;
@@ -110,11 +207,46 @@ impl Lock {
     }
 
     /// Returns the holder and when its hold expires; `None` if the lock is free. With several slots, the first hold.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the name is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let _guard = duly.lock("deploy").note("release 1.2").acquire().await?;
+    /// let holder = duly.lock("deploy").holder().await?.expect("is held");
+    /// assert_eq!(holder.note, "release 1.2");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn holder(&self) -> Result<Option<LockRecord>> {
         Ok(self.holders().await?.into_iter().next())
     }
 
     /// Returns all holds.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the name is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let _guard = duly.lock("gpu").slots(4).acquire().await?;
+    /// assert_eq!(duly.lock("gpu").holders().await?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn holders(&self) -> Result<Vec<LockRecord>> {
         Lock::check_name(&self.name)?;
         let (mut all, mut cursor) = (Vec::new(), None);
@@ -151,7 +283,17 @@ impl Lock {
         Ok((peers, request))
     }
 
-    /// Returns an error if `name` cannot be the name of a lock: it is empty, too long, or has a control character.
+    /// Checks whether `name` can be the name of a lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the name is empty, is too long, or has a control character.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert!(duly::lock::Lock::check_name("").is_err());
+    /// ```
     pub fn check_name(name: &str) -> Result<()> {
         check_text("lock", name, LOCK_NAME_BYTES_MAX)
     }
@@ -161,19 +303,17 @@ impl Lock {
         if (TTL_MIN..=TTL_MAX).contains(&ttl) {
             return Ok(());
         }
-        Err(Error::invalid("ttl", format!("{ttl:?} must be between {TTL_MIN:?} and {TTL_MAX:?}")))
+        Err(Error::invalid("ttl", format!("must be from {TTL_MIN:?} to {TTL_MAX:?}, not {ttl:?}")))
     }
 
     /// Returns the error for a lock that was not acquired in time, with the store error if there was one.
     fn timeout_error(&self, store_error: Option<String>) -> Error {
         let (name, wait) = (&self.name, self.wait.unwrap_or_default());
-        let reason = match store_error {
-            None => format!("lock {name} was not free within {wait:?}"),
-            Some(error) => {
-                format!("could not acquire lock {name} within {wait:?}; the store does not respond: {error}")
-            }
+        let advice = match store_error {
+            None => format!("`duly lock get {name}` shows its holder"),
+            Some(error) => format!("the store does not respond: {error}"),
         };
-        Error::Timeout { op: "lock", reason }
+        Error::Timeout { op: "lock", reason: format!("timed out after {wait:?} waiting for lock {name:?}; {advice}") }
     }
 }
 
@@ -204,142 +344,4 @@ async fn with_deadline<T>(deadline: Option<Instant>, work: impl Future<Output = 
 pub(crate) fn backoff_delay(failures: u32) -> Duration {
     let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
     ceiling.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
-/// A held lock. A background thread extends it while the guard exists; dropping the guard releases the lock.
-///
-/// If the program exits right after the drop, the lock may not be released in time: await [`Guard::release`] instead.
-#[must_use = "dropping the guard releases the lock"]
-pub struct Guard {
-    peers: Arc<Peers>,
-    held: Arc<HeldLock>,
-}
-
-impl Guard {
-    /// Creates the guard of a hold that is already being extended.
-    fn new(peers: Arc<Peers>, held: Arc<HeldLock>) -> Self {
-        crate::metrics::record_lock_acquired();
-        Guard { peers, held }
-    }
-
-    /// Returns the name of the lock.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.held.request.name
-    }
-
-    /// Returns the fence, which increases with every acquisition, across crashes and failovers.
-    /// Pass it to the protected resource, which rejects older ones.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.held.fence
-    }
-
-    /// Returns the slot of the lock, from 1.
-    #[must_use]
-    pub fn slot(&self) -> u32 {
-        self.held.slot
-    }
-
-    /// Returns the owner, unique to this acquisition.
-    #[must_use]
-    pub fn owner(&self) -> LockOwner {
-        self.held.request.owner
-    }
-
-    /// Waits until the lock is lost: it was taken over or broken, or could not be extended in time.
-    pub async fn lost(&self) {
-        self.held.lost().await;
-    }
-
-    /// Returns whether the lock is lost. By the local clock, a hold ends no later than in the store.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.held.is_lost()
-    }
-
-    /// Returns how long the hold lasts at least without another extension.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.held.remaining()
-    }
-
-    /// Returns until when the hold lasts at least without another extension, by the local clock.
-    #[must_use]
-    pub fn deadline(&self) -> SystemTime {
-        self.peers.now() + self.held.remaining()
-    }
-
-    /// Drops the guard but keeps the lock: from now on, a remote client with its owner extends and releases it.
-    pub(crate) fn detach(self) {
-        // Marked as released, so that the drop does not release the lock.
-        self.held.stop_renewal();
-        self.held.mark_released();
-    }
-
-    /// Extends the hold now, to its full duration.
-    ///
-    /// Fails with [`Error::Conflict`] if the lock is no longer held.
-    pub async fn extend(&self) -> Result<()> {
-        match self.peers.extend_lock_now(&self.held).await? {
-            true => Ok(()),
-            false => Err(not_held_error(self.name())),
-        }
-    }
-
-    /// Releases the lock and returns once the store has confirmed it and notified the next waiter.
-    ///
-    /// Fails with [`Error::Conflict`] if the lock was no longer held: two owners may have worked at the same time.
-    pub async fn release(&self) -> Result<()> {
-        // It stays registered until the store replies: a late turn for it must not be released as if it had no owner.
-        self.held.stop_renewal();
-        if self.held.is_released() {
-            return Err(not_held_error(self.name()));
-        }
-        let (was_lost, mut failures, mut is_unknown) = (self.held.is_lost(), 0, false);
-        loop {
-            match self.peers.store().unlock(&self.held.request).await {
-                Ok(held) => {
-                    self.held.mark_released();
-                    self.peers.remove_held_lock(&self.held);
-                    // If a reply was lost, that request may have released the lock, unless the lock was lost before.
-                    let released = held || (is_unknown && !was_lost);
-                    return if released { Ok(()) } else { Err(not_held_error(self.name())) };
-                }
-                Err(error) if !error.is_retryable() || self.held.is_expired() => return Err(error),
-                Err(error) => {
-                    is_unknown |= matches!(error, Error::Unknown { .. });
-                    failures += 1;
-                    tokio::time::sleep(backoff_delay(failures)).await;
-                }
-            }
-        }
-    }
-}
-
-fn not_held_error(name: &str) -> Error {
-    Error::Conflict(format!("lock {name} is not held: it was released, taken over or broken, or its time expired"))
-}
-
-impl Drop for Guard {
-    /// Stops extending first: an extension after the release could block the next owner.
-    fn drop(&mut self) {
-        self.held.stop_renewal();
-        self.peers.remove_held_lock(&self.held);
-        // This includes a release whose future was dropped before it completed.
-        if !self.held.is_released() {
-            self.peers.abandon_lock(self.held.request.clone());
-        }
-    }
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let held = &self.held;
-        f.debug_struct("Guard")
-            .field("name", &held.request.name)
-            .field("fence", &held.fence)
-            .field("slot", &held.slot)
-            .finish()
-    }
 }

@@ -342,7 +342,8 @@ impl PeersInner {
 }
 
 fn late_reply_error(request: &LockRequest) -> Error {
-    let reason = format!("the store took longer to reply than lock {} lasts ({:?})", request.name, request.ttl);
+    let (name, ttl) = (&request.name, request.ttl);
+    let reason = format!("timed out: the store took longer to reply than lock {name:?} lasts ({ttl:?}); try again");
     Error::Timeout { op: "lock", reason }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::job::{Fence, JobId};
+use crate::job::{Fence, HeldJob, JobId};
 use crate::lock::backoff_delay;
 use crate::node::{Node, NodeId};
 use crate::peers::call::MessageBody;
@@ -57,6 +57,21 @@ pub struct RunningJob {
     pub running_ms: u64,
     /// Its progress from 0 to 1, as reported by its handler.
     pub progress: Option<f64>,
+}
+
+impl RunningJob {
+    /// Describes a held job that has run for this long.
+    pub(crate) fn new(held: &HeldJob, running: Duration, progress: Option<f64>) -> Self {
+        RunningJob {
+            id: held.job.id,
+            queue: held.job.queue.clone(),
+            kind: held.job.kind.clone(),
+            attempt: held.attempt(),
+            fence: held.fence,
+            running_ms: u64::try_from(running.as_millis()).unwrap_or(u64::MAX),
+            progress,
+        }
+    }
 }
 
 /// A running worker of this process.

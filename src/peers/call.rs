@@ -1,6 +1,6 @@
 //! Calls: run a method on other nodes and get their replies, or a timeout.
 //!
-//! A message may be lost, so a call that timed out may have run. Make methods idempotent, or able to detect a repeat.
+//! A message may be lost, so a call that timed out may have run. Make methods safe to repeat.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -47,7 +47,22 @@ enum CallTarget {
 }
 
 /// A call to another node, created by [`Duly::call`].
-#[must_use = "a call is not made until `reply`, `replies` or `forget` is awaited"]
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use duly::{Duly, call::CallContext};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.on_call("ping", |(), _: CallContext| async { Ok::<_, duly::Error>("pong") }).await?;
+/// let reply: String = duly.call("ping", &()).timeout(Duration::from_secs(2)).reply().await?;
+/// assert_eq!(reply, "pong");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a call is not made until `reply`, `replies` or `send` is awaited"]
 #[derive(Debug)]
 pub struct Call {
     duly: Duly,
@@ -65,30 +80,70 @@ impl Call {
     }
 
     /// Calls any one node that offers this method: the default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::call::Call {
+    /// duly.call("resize", &7).any()
+    /// # }
+    /// ```
     pub fn any(mut self) -> Self {
         self.target = CallTarget::Any;
         self
     }
 
     /// Calls all nodes, including this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::call::Call {
+    /// duly.call("cache.flush", &"user:").all()
+    /// # }
+    /// ```
     pub fn all(mut self) -> Self {
         self.target = CallTarget::All;
         self
     }
 
     /// Calls this node.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly, node: duly::NodeId) -> duly::call::Call {
+    /// duly.call("duly.ping", &()).node(node)
+    /// # }
+    /// ```
     pub fn node(mut self, node: NodeId) -> Self {
         self.target = CallTarget::Node(node);
         self
     }
 
     /// Calls the node that holds this connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::call::Call {
+    /// duly.call("notify", &"hello").connection("browser-7")
+    /// # }
+    /// ```
     pub fn connection(mut self, connection: impl Into<String>) -> Self {
         self.target = CallTarget::Connection(connection.into());
         self
     }
 
     /// Sets how long to wait (default 5 s, at most 60 s). For longer work, push a job.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(duly: duly::Duly) -> duly::call::Call {
+    /// duly.call("report", &7).timeout(std::time::Duration::from_secs(20))
+    /// # }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -96,21 +151,62 @@ impl Call {
 
     /// Sends the call and returns the reply of the one node that is called.
     ///
-    /// Fails with [`Error::NotFound`] if no node offers this method, the node is not there, or no node holds the
-    /// connection.
-    /// Fails with [`Error::Remote`] if the method failed there, and with [`Error::Timeout`] if no reply came in time.
+    /// # Errors
+    ///
+    /// - [`Error::NotFound`]: no node offers this method, the node is not there, or no node holds the connection.
+    /// - [`Error::Remote`]: the method failed there, or was busy.
+    /// - [`Error::Timeout`]: no reply came in time; the method may have run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Error};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// match duly.call("no.such.method", &()).reply::<u32>().await {
+    ///     Err(Error::NotFound { .. }) => println!("no node offers it"),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reply<T: DeserializeOwned>(self) -> Result<T> {
         if self.target == CallTarget::All {
-            return Err(Error::invalid("call", "is for all nodes; use `replies` instead of `reply`"));
+            return Err(Error::invalid(
+                "call",
+                "a call to all nodes has several replies; use `replies` instead of `reply`",
+            ));
         }
         let mut replies = self.replies().await?;
         match replies.next().await {
             Some(reply) => reply.result,
-            None => Err(Error::Timeout { op: "call", reason: "no node has replied".into() }),
+            None => Err(replies.timeout_error()),
         }
     }
 
     /// Sends the call and returns the replies of all called nodes as they arrive, until all have replied or time is up.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NotFound`]: no node offers this method, the node is not there, or no node holds the connection.
+    /// - [`Error::Timeout`]: the call could not be sent in time. Missing replies are part of the returned ones.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, call::CallContext};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.on_call("ping", |(), _: CallContext| async { Ok::<_, duly::Error>("pong") }).await?;
+    /// let mut replies = duly.call("ping", &()).all().replies::<String>().await?;
+    /// while let Some(reply) = replies.next().await {
+    ///     println!("{:?}: {:?}", reply.node, reply.result);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn replies<T: DeserializeOwned>(self) -> Result<Replies<T>> {
         // The timeout starts here, and replies are received from here on: nothing is sent before.
         let (peers, args) = self.check()?;
@@ -118,12 +214,29 @@ impl Call {
         let pending = peers.open_call()?;
         let sent = tokio::time::timeout_at(deadline, self.dispatch(&peers, &pending, args, false));
         match sent.await {
-            Ok(sent) => Ok(Replies::new(self.method.clone(), pending, sent?, deadline)),
+            Ok(sent) => Ok(Replies::new(self.method.clone(), pending, sent?, deadline, self.timeout)),
             Err(_) => Err(self.send_timeout_error()),
         }
     }
 
-    /// Sends the call without waiting for a reply, so its outcome stays unknown. Returns how many nodes it was sent to.
+    /// Sends the call and does not wait for a reply, so its outcome stays unknown. Returns the number of called nodes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Call::replies`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, call::CallContext};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.on_call("refresh", |(), _: CallContext| async { Ok::<_, duly::Error>(()) }).await?;
+    /// assert_eq!(duly.call("refresh", &()).all().send().await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn send(self) -> Result<u64> {
         let (peers, args) = self.check()?;
         let pending = peers.open_call()?;
@@ -135,13 +248,18 @@ impl Call {
     }
 
     fn send_timeout_error(&self) -> Error {
-        Error::Timeout { op: "call", reason: format!("{} could not be sent in time", self.method) }
+        let (timeout, method) = (self.timeout, &self.method);
+        let reason = format!("timed out after {timeout:?} sending the call of {method}; the method may have run");
+        Error::Timeout { op: "call", reason }
     }
 
     fn check(&self) -> Result<(Arc<Peers>, &RawValue)> {
         check_name("method", &self.method)?;
         if self.timeout.is_zero() || self.timeout > CALL_TIMEOUT_MAX {
-            return Err(Error::invalid("timeout", format!("must be more than 0 and at most {CALL_TIMEOUT_MAX:?}")));
+            return Err(Error::invalid(
+                "timeout",
+                format!("must be more than 0 and at most {CALL_TIMEOUT_MAX:?}; for longer work, push a job"),
+            ));
         }
         if let CallTarget::Connection(connection) = &self.target {
             check_text("connection", connection, CONNECTION_BYTES_MAX)?;
@@ -170,7 +288,7 @@ impl Call {
             },
             no_reply,
         };
-        let not_found = |what, name: String| Err(Error::NotFound { what, name });
+        let not_found = |what, name: String| Err(Error::not_found(what, name));
         match &self.target {
             CallTarget::All => Ok(CallRecipients::All(peers.send_call(pending.id(), Recipient::All, body()).await?)),
             CallTarget::Node(node) => match peers.send_call(pending.id(), Recipient::Node(*node), body()).await? {
@@ -226,6 +344,20 @@ impl CallRecipients {
 }
 
 /// The context of a call, passed to a method with its args.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Duly, NodeId, call::CallContext};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.on_call("whoami", |(), context: CallContext| async move { Ok::<_, duly::Error>(context.caller) }).await?;
+/// let caller: NodeId = duly.call("whoami", &()).reply().await?;
+/// assert_eq!(caller, duly.node_id()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CallContext {
@@ -242,6 +374,23 @@ pub struct CallContext {
 type MethodBuilder = Box<dyn FnOnce(MethodLimits, Handle) -> Method + Send>;
 
 /// A method to register, created by [`Duly::on_call`]; await it to register.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use duly::{Duly, call::CallContext};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.on_call("resize", |width: u32, _: CallContext| async move { Ok::<_, duly::Error>(width / 2) })
+///     .concurrency(4)
+///     .rate(100, Duration::from_secs(1))
+///     .args_bytes_max(64)
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a method is not registered until this is awaited"]
 pub struct MethodRegistration {
     duly: Duly,
@@ -258,6 +407,8 @@ impl MethodRegistration {
     }
 
     /// Sets how many calls run at once (default 64); further callers get a "busy" error.
+    ///
+    /// See [`MethodRegistration`] for an example.
     pub fn concurrency(mut self, calls: usize) -> Self {
         self.limits.concurrency = calls;
         self
@@ -265,12 +416,16 @@ impl MethodRegistration {
 
     /// Sets the sustained rate of calls (default: unlimited); further callers get a "busy" error.
     /// Unused calls accumulate up to `calls`, so a burst of that size is possible after a pause.
+    ///
+    /// See [`MethodRegistration`] for an example.
     pub fn rate(mut self, calls: u32, per: Duration) -> Self {
         self.limits.rate = Some((calls, per));
         self
     }
 
     /// Sets the maximum size of the args in bytes (default: the limit of a message).
+    ///
+    /// See [`MethodRegistration`] for an example.
     pub fn args_bytes_max(mut self, bytes: usize) -> Self {
         self.limits.args_bytes_max = bytes;
         self
@@ -285,10 +440,10 @@ impl MethodRegistration {
             ));
         }
         if self.limits.concurrency == 0 || self.limits.rate.is_some_and(|(calls, per)| calls == 0 || per.is_zero()) {
-            return Err(Error::invalid("method", format!("{}: limits must be greater than zero", self.method)));
+            return Err(Error::invalid("method", format!("{}: its limits must be greater than zero", self.method)));
         }
         let runtime =
-            Handle::try_current().map_err(|_| Error::invalid("method", "must be registered in a tokio runtime"))?;
+            Handle::try_current().map_err(|_| Error::invalid("method", "register it inside a tokio runtime"))?;
         let peers = self.duly.peers()?;
         peers.ensure_announced().await?;
         let method = (self.build)(self.limits, runtime);

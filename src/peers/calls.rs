@@ -314,7 +314,7 @@ impl PeersInner {
         });
     }
 
-    /// Tells a caller why its call is rejected. Limited in number, to avoid overload.
+    /// Sends a caller the reason why its call is rejected. Limited in number, to avoid overload.
     fn send_rejection(self: &Arc<Self>, message: PeerMessage) {
         let Ok(permit) = self.calls.rejection_permits.clone().try_acquire_owned() else {
             return;
@@ -335,9 +335,11 @@ impl PeersInner {
         }
         if context.method.starts_with(builtin_methods::BUILTIN_METHOD_PREFIX) {
             let permit = self.calls.builtin_permits.clone().try_acquire_owned();
-            return permit
-                .map(CallRunner::Builtin)
-                .map_err(|_| MessageBody::Busy(format!("{BUILTIN_CALLS_MAX} calls of built-in methods are running")));
+            return permit.map(CallRunner::Builtin).map_err(|_| {
+                MessageBody::Busy(format!(
+                    "{BUILTIN_CALLS_MAX} calls of built-in methods are running on this node; try again later"
+                ))
+            });
         }
         let method = self.methods.get(&context.method).ok_or(MessageBody::NoMethod)?;
         let permit = method.admit(args).map_err(MessageBody::Busy)?;

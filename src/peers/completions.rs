@@ -169,7 +169,7 @@ impl Drop for CompletionWaiter {
 }
 
 impl Peers {
-    /// Waits until a job is done or dead, and returns it; `None` if it is not in the store or no longer.
+    /// Waits until a job is done, dead or cancelled, and returns it; `None` if it is not in the store or no longer.
     pub(crate) async fn wait_for_completion(&self, id: JobId) -> Result<Option<JobRecord>> {
         let store = &self.inner.store;
         let Some(record) = store.get(id).await? else {

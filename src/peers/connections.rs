@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::peers::{Peers, PeersInner};
 use crate::store::{CONNECTIONS_BATCH_MAX, PeerStore};
 use crate::sync::LockExt;
@@ -141,11 +141,13 @@ impl PeersInner {
 
 /// Returns the result of an update, or an error if it takes too long for other callers to wait.
 async fn with_timeout(update: impl Future<Output = Result<()>>) -> Result<()> {
-    let timed_out = |_| Error::Unknown { op: "set_connections", source: None };
+    let timed_out = |_| Error::unknown("set_connections");
     tokio::time::timeout(UPDATE_TIMEOUT, update).await.map_err(timed_out).flatten()
 }
 
 /// A connection that this process holds. Calls for it come here until the value is dropped.
+///
+/// See [`Duly::hold_connection`](crate::Duly::hold_connection) for an example.
 #[must_use = "dropping it makes the connection unknown again"]
 pub struct HeldConnection {
     peers: Arc<Peers>,
@@ -168,17 +170,23 @@ impl Peers {
             if held.len() >= HELD_CONNECTIONS_MAX {
                 return Err(Error::invalid(
                     "connection",
-                    format!("this process already holds {HELD_CONNECTIONS_MAX}; drop some first"),
+                    format!("this process already holds {HELD_CONNECTIONS_MAX} connections; drop some of them first"),
                 ));
             }
             if !held.insert(id.clone()) {
-                return Err(Error::Conflict(format!("this process already holds connection {id}")));
+                return Err(Error::conflict(
+                    ConflictKind::Exists,
+                    format!("this process already holds connection {id}; drop that value first"),
+                ));
             }
         }
         let connection = HeldConnection { peers: self.clone(), id };
         let (sender, result) = oneshot::channel();
         self.send_connection_update(&connection.id, Some(sender));
-        result.await.map_err(|_| Error::store("set_connections", "this handle was closed")).flatten()?;
+        result
+            .await
+            .map_err(|_| Error::store("set_connections", "this handle was closed; open the store again"))
+            .flatten()?;
         // The first connection makes this process discoverable.
         self.inner.announce_now.notify_one();
         Ok(connection)

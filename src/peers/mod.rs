@@ -102,7 +102,7 @@ impl Peers {
             None => Some(build_thread_runtime("announce")?),
         };
         let Some(handle) = store_runtime.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
-            return Err(Error::store("announce", "there is no thread to run on"));
+            return Err(Error::store("announce", "there is no thread to run on; please report this as a bug"));
         };
         let inner = Arc::new(PeersInner {
             node,
@@ -240,7 +240,7 @@ impl PeersInner {
         op: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let closed = |_| Error::store(op, "this handle was closed");
+        let closed = |_| Error::store(op, "this handle was closed; open the store again");
         self.tasks.spawn_on(work, &self.handle).await.map_err(closed).flatten()
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -25,6 +26,21 @@ pub struct Reply<T> {
 
 /// The replies to a call. Ends when every called node has replied, or when the time is over.
 /// Nodes that have not replied by then come last, each as a timeout.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::Duly;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// let replies = duly.call("duly.ping", &()).all().replies::<serde_json::Value>().await?;
+/// assert_eq!(replies.expected(), 1); // this process
+/// let all = replies.collect().await;
+/// assert!(all[0].result.is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "take the replies with `next` or `collect`"]
 pub struct Replies<T> {
     method: String,
@@ -36,11 +52,19 @@ pub struct Replies<T> {
     /// The nodes that have not replied, once the time is over.
     missing: Option<VecDeque<Option<NodeId>>>,
     deadline: CallDeadline,
+    /// The time from the call to the deadline, for errors.
+    timeout: Duration,
     marker: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Replies<T> {
-    pub(crate) fn new(method: String, pending: PendingCall, sent: CallRecipients, deadline: CallDeadline) -> Self {
+    pub(crate) fn new(
+        method: String,
+        pending: PendingCall,
+        sent: CallRecipients,
+        deadline: CallDeadline,
+        timeout: Duration,
+    ) -> Self {
         let single_node = match sent {
             CallRecipients::One(node) => Some(node),
             CallRecipients::All(_) => None,
@@ -55,17 +79,33 @@ impl<T: DeserializeOwned> Replies<T> {
             replied: Vec::new(),
             missing: None,
             deadline,
+            timeout,
             marker: PhantomData,
         }
     }
 
     /// Returns how many nodes were called.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let replies = duly.call("duly.ping", &()).all().replies::<serde_json::Value>().await?;
+    /// assert_eq!(replies.expected(), 1, "this process is the only node");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn expected(&self) -> u64 {
         self.expected
     }
 
     /// Returns the next reply; `None` after one result per node.
+    ///
+    /// See [`Call::replies`](crate::call::Call::replies) for an example.
     pub async fn next(&mut self) -> Option<Reply<T>> {
         let reply = self.next_reply().await?;
         crate::metrics::record_reply(reply.result.as_ref().map_or_else(Error::code, |_| "ok"));
@@ -94,6 +134,20 @@ impl<T: DeserializeOwned> Replies<T> {
     }
 
     /// Waits for all replies and returns them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let replies = duly.call("duly.ping", &()).all().replies::<serde_json::Value>().await?.collect().await;
+    /// let failed = replies.iter().filter(|reply| reply.result.is_err()).count();
+    /// assert_eq!(failed, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn collect(mut self) -> Vec<Reply<T>> {
         let mut all = Vec::new();
         while let Some(reply) = self.next().await {
@@ -102,8 +156,10 @@ impl<T: DeserializeOwned> Replies<T> {
         all
     }
 
-    fn timeout_error(&self) -> Error {
-        Error::Timeout { op: "call", reason: format!("no reply to {}; it may have run", self.method) }
+    pub(super) fn timeout_error(&self) -> Error {
+        let (timeout, method) = (self.timeout, &self.method);
+        let reason = format!("timed out after {timeout:?} waiting for a reply to {method}; the method may have run");
+        Error::Timeout { op: "call", reason }
     }
 
     fn decode_result(&self, node: NodeId, body: MessageBody) -> Result<T> {
@@ -111,12 +167,12 @@ impl<T: DeserializeOwned> Replies<T> {
         match body {
             MessageBody::Value(value) => match serde_json::from_str(value.get()) {
                 Ok(value) => Ok(value),
-                Err(error) => remote(format!("the reply does not decode as {}: {error}", std::any::type_name::<T>())),
+                Err(error) => remote(format!("cannot decode the reply as {}: {error}", std::any::type_name::<T>())),
             },
             MessageBody::Failed(reason) => remote(reason),
             MessageBody::Busy(reason) => remote(format!("busy: {reason}")),
-            MessageBody::NoMethod => Err(Error::NotFound { what: "method", name: self.method.clone() }),
-            MessageBody::NoConnection(name) => Err(Error::NotFound { what: "connection", name }),
+            MessageBody::NoMethod => Err(Error::not_found("method", &self.method)),
+            MessageBody::NoConnection(name) => Err(Error::not_found("connection", name)),
             MessageBody::Call { .. } => remote("replied with a call".to_owned()),
         }
     }

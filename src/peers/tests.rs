@@ -33,9 +33,9 @@ async fn lock_with_lost_reply_is_held_once() {
     faulty.inject("lock", InjectedFault::LoseReply, 2);
     let guard = in_time(duly.lock("a").acquire()).await.expect("retries");
     assert_eq!(faulty.call_count("lock"), 3);
-    assert_eq!(duly.locks(None).await.expect("lists").locks.len(), 1);
+    assert_eq!(duly.locks().list(None).await.expect("lists").locks.len(), 1);
     guard.release().await.expect("is held");
-    assert!(duly.locks(None).await.expect("lists").locks.is_empty());
+    assert!(duly.locks().list(None).await.expect("lists").locks.is_empty());
 }
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn try_acquire_with_lost_reply_leaves_no_lock() {
     let (duly, faulty) = open_faulty().await;
     faulty.inject("lock", InjectedFault::LoseReply, 1);
     duly.lock("a").try_acquire().await.expect_err("the outcome is unknown");
-    until("the lock is free", async || duly.locks(None).await.expect("lists").locks.is_empty()).await;
+    until("the lock is free", async || duly.locks().list(None).await.expect("lists").locks.is_empty()).await;
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn dropped_guard_is_not_extended() {
     faulty.inject("unlock", InjectedFault::Refuse, 5);
     drop(duly.lock("a").ttl(300 * MS).acquire().await.expect("is free"));
     let before = faulty.call_count("extend_locks");
-    until("the lock is free", async || duly.locks(None).await.expect("lists").locks.is_empty()).await;
+    until("the lock is free", async || duly.locks().list(None).await.expect("lists").locks.is_empty()).await;
     assert_eq!(faulty.call_count("extend_locks"), before, "renewal does not outlive the guard");
     assert!(faulty.call_count("unlock") > 1, "the release is retried");
 }
@@ -97,7 +97,7 @@ async fn release_with_lost_reply_succeeds() {
 async fn release_of_lost_lock_with_lost_reply_is_rejected() {
     let (duly, faulty) = open_faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
-    assert_eq!(duly.break_lock("a").await.expect("breaks"), 1);
+    assert_eq!(duly.locks().break_lock("a").await.expect("breaks"), 1);
     in_time(guard.lost()).await;
     faulty.inject("unlock", InjectedFault::LoseReply, 1);
     assert_eq!(in_time(guard.release()).await.expect_err("was lost before").code(), "conflict");
@@ -191,7 +191,7 @@ async fn push_and_wait(duly: &Duly, jobs: usize) -> Vec<tokio::task::JoinHandle<
     let pushed = duly.push_all((0..jobs).map(|_| crate::Push::new("k", "1"))).await.expect("pushes");
     let wait = |id: crate::JobId| {
         let duly = duly.clone();
-        tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+        tokio::spawn(async move { duly.jobs().wait(id).await.expect("waits") })
     };
     pushed.iter().map(|pushed| wait(pushed.id())).collect()
 }
@@ -245,14 +245,14 @@ async fn wait_polls_queues_beyond_watch_limit() {
     let pushed = duly.push_all((0..=crate::store::COMPLETION_QUEUES_MAX).map(push)).await.expect("pushes");
     let wait = |pushed: &crate::PushResult| {
         let (duly, id) = (duly.clone(), pushed.id());
-        tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+        tokio::spawn(async move { duly.jobs().wait(id).await.expect("waits") })
     };
     let mut waits: Vec<_> = pushed.iter().map(wait).collect();
     until("all wait", async || faulty.call_count("get") >= 2 * pushed.len()).await;
     // Whichever queue is beyond the limit: the first and the last by name are both reported.
     let first_and_last: Vec<_> = [waits.pop(), Some(waits.remove(0))].into_iter().flatten().collect();
     for (index, wait) in [crate::store::COMPLETION_QUEUES_MAX, 0].into_iter().zip(first_and_last) {
-        duly.remove(pushed[index].id()).await.expect("is there");
+        duly.jobs().remove(pushed[index].id()).await.expect("is there");
         assert!(in_time(wait).await.expect("no panic").is_none(), "is gone");
     }
     waits.iter().for_each(tokio::task::JoinHandle::abort);

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::contract::sealed::Sealed;
 use super::{Capabilities, Store};
 use crate::error::{Error, Result};
+use crate::job::JobId;
 use crate::sync::LockExt;
 
 /// The kind of failure.
@@ -21,6 +22,8 @@ pub(crate) enum InjectedFault {
     WithholdReply,
     /// The request is executed and the reply is delayed.
     DelayReply(Duration),
+    /// The request is executed and the reply arrives after [`FaultyStore::release_replies`].
+    HoldReply,
 }
 
 #[derive(Default)]
@@ -35,16 +38,23 @@ struct FaultPlan {
 pub(crate) struct FaultyStore {
     pub(super) inner: Arc<dyn Store>,
     plan: Mutex<FaultPlan>,
+    /// Closed once held replies may arrive.
+    held_replies: tokio::sync::Semaphore,
 }
 
 impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(FaultyStore { inner, plan: Mutex::default() })
+        Arc::new(FaultyStore { inner, plan: Mutex::default(), held_replies: tokio::sync::Semaphore::new(0) })
     }
 
     /// Injects a fault into the next `times` calls of this operation.
     pub(crate) fn inject(&self, op: &'static str, fault: InjectedFault, times: usize) {
         self.plan().pending.insert(op, (fault, times));
+    }
+
+    /// Lets the replies arrive that are held, and all later ones.
+    pub(crate) fn release_replies(&self) {
+        self.held_replies.close();
     }
 
     /// Returns how often this operation was called.
@@ -74,7 +84,7 @@ impl FaultyStore {
             Some(InjectedFault::Refuse) => Err(Error::store(op, "rejected on demand")),
             Some(InjectedFault::LoseReply) => {
                 request.await?;
-                Err(Error::Unknown { op, source: None })
+                Err(Error::unknown(op))
             }
             Some(InjectedFault::WithholdReply) => {
                 request.await?;
@@ -83,6 +93,12 @@ impl FaultyStore {
             Some(InjectedFault::DelayReply(delay)) => {
                 let reply = request.await;
                 tokio::time::sleep(delay).await;
+                reply
+            }
+            Some(InjectedFault::HoldReply) => {
+                let reply = request.await;
+                // Waits until the semaphore is closed, which is an error.
+                drop(self.held_replies.acquire().await);
                 reply
             }
         }
@@ -110,15 +126,21 @@ impl Store for FaultyStore {
             stats: inner.stats.and(Some(self)),
             access: inner.access.and(Some(self)),
             transfer: inner.transfer.and(Some(self)),
+            shared_keys: inner.shared_keys.and(Some(self)),
             maintenance: inner.maintenance.and(Some(self)),
             health: inner.health.and(Some(self)),
             snapshot: inner.snapshot.and(Some(self)),
             scan: inner.scan.and(Some(self)),
+            transactions: inner.transactions.and(Some(self)),
         }
     }
 
     fn advice(&self, capability: &str) -> &'static str {
         self.inner.advice(capability)
+    }
+
+    fn parse_job_id(&self, text: &str) -> Result<JobId> {
+        self.inner.parse_job_id(text)
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
@@ -127,5 +149,9 @@ impl Store for FaultyStore {
 
     fn now(&self) -> SystemTime {
         self.inner.now()
+    }
+
+    fn check_files(&self, op: &'static str, seen_id: Option<&str>) -> Result<()> {
+        self.inner.check_files(op, seen_id)
     }
 }

@@ -15,20 +15,26 @@ mod url;
 
 pub use self::contract::{
     AccessStore, AdminStore, Capabilities, CompletionStore, CronStore, HealthStore, JobStore, LockStore,
-    MaintenanceStore, PeerStore, ProgressStore, ScanStore, SnapshotStore, StatsStore, Store, TransferStore,
+    MaintenanceStore, PeerStore, ProgressStore, ScanStore, SharedKeysStore, SnapshotStore, StatsStore, Store,
+    TransactionStore, TransferStore,
 };
 pub(crate) use self::types::admin::truncate_text;
 pub use self::types::admin::{
     BULK_CHANGE_MAX, Capacity, ChangeTarget, DEAD_GROUPS_MAX, DeadGroup, JobEdit, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX,
     LIST_EXAMINED_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PAGE_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
-    PROGRESS_UPDATES_MAX, ProgressUpdate, RESULT_BYTES_MAX,
+    PROGRESS_UPDATES_MAX, ProgressUpdate, QueueUse, RESULT_BYTES_MAX, RemoveQueueResult,
 };
-pub use self::types::audit::{AUDIT_ENTRIES_MAX, AUDIT_PAGE_MAX, AuditEntry, AuditRecord};
+pub use self::types::audit::{
+    AUDIT_PAGE_MAX, AUDIT_TEXT_BYTES_MAX, AuditBounds, AuditEntry, AuditOutcome, AuditRecord,
+};
 pub use self::types::completions::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION};
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) use self::types::cron::DUE_CRONS_READ_MAX;
 pub use self::types::cron::{
     CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, DueCrons, FireCronsReply,
     OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
+pub(crate) use self::types::history::CANCELLED_INDEX;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) use self::types::history::PUSHED_INDEX;
 #[cfg(feature = "sqlite")]
@@ -38,7 +44,8 @@ pub use self::types::history::{
 };
 pub(crate) use self::types::history::{STAT_NUMBERS, outcome_index, timing_indexes};
 pub use self::types::jobs::{
-    AttemptEnd, AttemptTiming, ChangeResult, Claim, ClaimReply, Health, HeartbeatReply, JobPage, QueueCounts, Wake,
+    AttemptEnd, AttemptTiming, CRASH_SUSPECT_MIN, CancelReply, CancelResult, ChangeResult, Claim, ClaimReply, Health,
+    HeartbeatReply, JobPage, QueueCounts, Wake,
 };
 pub use self::types::kinds::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS};
 pub use self::types::locks::{
@@ -46,12 +53,15 @@ pub use self::types::locks::{
     LockRecord, LockReply, LockRequest, LockTurn,
 };
 pub use self::types::peers::{AnnounceReply, CONNECTIONS_BATCH_MAX, Notification, PeerInfo, Recipient};
-pub use self::types::tokens::NewToken;
+pub(crate) use self::types::tokens::to_hex;
+pub use self::types::tokens::{NewToken, Role, TOKENS_MAX, Token};
 pub use self::types::transfer::{
-    TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferMarkReply,
+    ForeignProcess, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferMarkReply,
 };
 pub use self::types::verify::{Invariant, VIOLATIONS_MAX, VerifyReport, Violation};
 pub use self::url::StoreUrl;
+#[cfg(feature = "sqlite")]
+pub(crate) use self::url::file_url;
 pub use crate::job::filter::Filter;
 pub use crate::node::Node;
 pub use duration::parse_duration;
@@ -66,11 +76,13 @@ pub const CLAIM_MAX: usize = 1_000;
 pub const SETTLE_MAX: usize = 1_000;
 /// Most jobs taken back from a dead node in one claim.
 pub const TAKE_BACK_MAX: usize = 500;
+/// Most cancelled jobs in the reply to a heartbeat. Others are in a later reply.
+pub const CANCELLED_JOBS_MAX: usize = 500;
 /// Most jobs promoted from scheduled to ready in one claim; a store may promote fewer at a time.
 pub const PROMOTE_MAX: usize = 500;
 /// A claim on a SQLite file promotes at least this many due jobs, even if it takes only one, to work off a backlog.
 pub(crate) const PROMOTE_MIN: usize = 200;
-/// Most done and dead jobs deleted in one prune.
+/// Most done, dead and cancelled jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
 /// Most deferred hints of one queue. One more clears them all, and those jobs wait until they are due.
 pub const DEFERRED_HINTS_MAX: usize = 10_000;

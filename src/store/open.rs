@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Store;
 use super::duration::parse_duration;
+use super::url::parse_file;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
@@ -47,8 +48,8 @@ pub(crate) struct StoreOptions {
     pub(crate) prefix: String,
     /// How many replicas must confirm a push before it is acknowledged.
     pub(crate) replicas: u32,
-    /// Accept a server without persistence.
-    pub(crate) allow_data_loss: bool,
+    /// Whether to accept a server without persistence; `None` leaves it to the kind of store.
+    pub(crate) allow_data_loss: Option<bool>,
     /// The certificate authority to trust instead of the system's.
     pub(crate) ca: Option<PathBuf>,
     /// The client certificate and its key: both or neither.
@@ -77,7 +78,7 @@ impl Default for StoreOptions {
             history: true,
             prefix: DEFAULT_PREFIX.to_owned(),
             replicas: 0,
-            allow_data_loss: false,
+            allow_data_loss: None,
             ca: None,
             cert: None,
             key: None,
@@ -163,7 +164,7 @@ pub(crate) fn parse_url(url: &str, options: StoreOptions) -> Result<(StoreAddres
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     parse_parts(address, query, options).map_err(|error| match query.contains('@') {
         // Both sides of the ? may be parts of a password, so neither is repeated.
-        true => Error::invalid("store", "has an @ after its ?; if the password contains a ?, write %3F instead"),
+        true => Error::invalid("store", "has an @ after the ?; if the password contains a ?, write %3F instead"),
         false => error,
     })
 }
@@ -175,7 +176,7 @@ fn parse_parts(address: &str, query: &str, mut options: StoreOptions) -> Result<
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if names.contains(&name) {
-            return Err(Error::invalid("store", format!("has the option {name:?} twice")));
+            return Err(Error::invalid("store", format!("has the option {name:?} twice; remove one")));
         }
         names.push(name);
         if target.system_option_names().contains(&name) {
@@ -185,16 +186,18 @@ fn parse_parts(address: &str, query: &str, mut options: StoreOptions) -> Result<
         match set_option(&mut options, name, value)? {
             OptionScope::Unknown => {
                 let own: String = target.system_option_names().iter().map(|name| format!("; here {name}")).collect();
-                return Err(Error::invalid("store", format!("has no option {name:?}; it has {OPTION_NAMES}{own}")));
+                let reason = format!("has the unknown option {name:?}; valid are {OPTION_NAMES}{own}");
+                return Err(Error::invalid("store", reason));
             }
             OptionScope::AllStores => {}
             OptionScope::ServersOnly if target.is_server() => {}
             OptionScope::FilesOnly if !target.is_server() => {}
             OptionScope::ServersOnly => {
-                return Err(Error::invalid("store", format!("is a file, which has no option {name:?}")));
+                let reason = format!("is a file, but the option {name:?} is for servers only; remove it");
+                return Err(Error::invalid("store", reason));
             }
             OptionScope::FilesOnly => {
-                let reason = format!("is a server, which has no option {name:?}; configure it on the server");
+                let reason = format!("is a server, but {name:?} is for files only; configure it on the server");
                 return Err(Error::invalid("store", reason));
             }
         }
@@ -259,11 +262,13 @@ fn parse_address(address: &str) -> Result<StoreAddress> {
     }
     let path = match address.split_once(':') {
         // The form that SQLite uses.
-        Some(("sqlite" | "file", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        Some(("sqlite" | "file", rest)) => {
+            return parse_file(rest.strip_prefix("//").unwrap_or(rest), true);
+        }
         Some((scheme, rest)) if rest.starts_with("//") => return Err(unsupported_scheme(scheme)),
         // The rest may contain a password and is not repeated.
         Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
-            return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
+            return Err(Error::invalid("store", format!("is not a path; if it is a server, write {scheme}://HOST")));
         }
         _ if is_host_and_port(address) => {
             // The part before an @ may be a password and is not repeated.
@@ -273,18 +278,13 @@ fn parse_address(address: &str) -> Result<StoreAddress> {
         }
         _ => address,
     };
-    match path {
-        "" => Err(Error::invalid("store", "names no file; give a path such as duly.db, or :memory:")),
-        ":memory:" => Ok(StoreAddress::Memory),
-        path if path.contains('\0') => Err(Error::invalid("store", "must not contain a NUL character")),
-        path => Ok(StoreAddress::File(PathBuf::from(path))),
-    }
+    parse_file(path, false)
 }
 
 /// Returns the error for a URL with this scheme; it names the feature of the crate that the URL needs, if there is one.
 fn unsupported_scheme(scheme: &str) -> Error {
     let reason = match required_feature(scheme) {
-        Some(feature) => format!("{scheme}:// needs the feature `{feature}`, which this build does not have"),
+        Some(feature) => format!("{scheme}:// needs duly's feature `{feature}`; enable it in Cargo.toml"),
         None => format!(
             "{scheme}:// is not a store this build supports; give the path of a file, sqlite:PATH, :memory:, redis://, valkey:// (rediss:// and valkeys:// for TLS), or sidekiq://, actionhero://, redis-in-action://"
         ),
@@ -331,14 +331,14 @@ fn set_option(options: &mut StoreOptions, name: &str, value: &str) -> Result<Opt
             options.history = match value {
                 "on" => true,
                 "off" => false,
-                _ => return Err(Error::invalid("history", format!("{value:?} is neither on nor off"))),
+                _ => return Err(Error::invalid("history", format!("{value:?} is not valid; use on or off"))),
             }
         }
         "durability" => {
             options.durability = match value {
                 "fsync" => Durability::Fsync,
                 "second" => Durability::Second,
-                _ => return Err(Error::invalid("durability", format!("{value:?} is neither fsync nor second"))),
+                _ => return Err(Error::invalid("durability", format!("{value:?} is not valid; use fsync or second"))),
             };
             return Ok(OptionScope::FilesOnly);
         }
@@ -355,15 +355,12 @@ fn set_server_option(options: &mut StoreOptions, name: &str, value: &str) -> Res
     match name {
         "prefix" => options.prefix = value.to_owned(),
         "replicas" => {
-            let wrong = |_| Error::invalid("replicas", format!("{value:?} is not a number"));
+            let wrong = |_| Error::invalid("replicas", format!("{value:?} is not a number; use 0, 1 or more"));
             options.replicas = value.parse().map_err(wrong)?;
         }
         "allow_data_loss" => {
-            options.allow_data_loss = match value {
-                "true" => true,
-                "false" => false,
-                _ => return Err(Error::invalid("allow_data_loss", format!("{value:?} is neither true nor false"))),
-            }
+            let wrong = |_| Error::invalid("allow_data_loss", format!("{value:?} is not valid; use true or false"));
+            options.allow_data_loss = Some(value.parse().map_err(wrong)?);
         }
         "ca" => options.ca = Some(PathBuf::from(value)),
         "cert" => options.cert = Some(PathBuf::from(value)),
@@ -461,10 +458,10 @@ mod tests {
         assert_eq!(options.lease, Duration::from_secs(5));
         assert_eq!(options.keep, Duration::ZERO);
         assert_eq!(options.keep_dead, Duration::from_secs(7 * 86_400));
-        assert!(parse_error("duly.db?speed=9").contains("has no option"));
+        assert!(parse_error("duly.db?speed=9").contains("has the unknown option"));
         assert!(parse_error("duly.db?lease=1ms").contains("300ms"));
         assert!(parse_error("duly.db?lease=-5s").contains("negative"));
-        assert!(parse_error("duly.db?durability=maybe").contains("neither"));
+        assert!(parse_error("duly.db?durability=maybe").contains("use fsync or second"));
     }
 
     #[test]

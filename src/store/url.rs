@@ -1,9 +1,11 @@
 //! The URL of a store, parsed without opening the store.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+
+use crate::error::{Error, Result};
 use crate::store::open::{StoreAddress, StoreOptions, parse_url};
 
 /// The parsed URL of a store. Displayed without secrets.
@@ -56,9 +58,60 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// Characters that need no encoding in the URL of a file.
+const PATH_CHARACTERS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+
+/// Returns the URL of a file, whatever its path contains.
+pub(crate) fn file_url(path: &Path) -> String {
+    #[cfg(unix)]
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    #[cfg(not(unix))]
+    let text = path.to_string_lossy();
+    #[cfg(not(unix))]
+    let bytes = text.as_bytes();
+    format!("file://{}", percent_encode(bytes, PATH_CHARACTERS))
+}
+
+/// Returns the file with this path, which is percent-encoded if the URL has a scheme.
+pub(super) fn parse_file(path: &str, is_encoded: bool) -> Result<StoreAddress> {
+    let bytes = match path {
+        "" => return Err(Error::invalid("store", "names no file; give a path such as duly.db, or :memory:")),
+        ":memory:" => return Ok(StoreAddress::Memory),
+        path if is_encoded => percent_decode_str(path).collect(),
+        path => path.as_bytes().to_vec(),
+    };
+    if bytes.contains(&0) {
+        return Err(Error::invalid("store", "must not contain a NUL character"));
+    }
+    Ok(StoreAddress::File(path_from_bytes(bytes)))
+}
+
+fn path_from_bytes(path: Vec<u8>) -> PathBuf {
+    #[cfg(unix)]
+    let path: std::ffi::OsString = std::os::unix::ffi::OsStringExt::from_vec(path);
+    #[cfg(not(unix))]
+    let path = String::from_utf8_lossy(&path).into_owned();
+    PathBuf::from(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn url_of_a_file_keeps_every_path() {
+        for path in ["/var/lib/a.db", "a.db", "what?.db", "100%.db", "a%20b#c.db", ":memory:", "redis://h", "ä ö.db"]
+        {
+            let url = StoreUrl::parse(&file_url(Path::new(path))).expect("a good URL");
+            assert_eq!(url.file(), Some(Path::new(path)));
+        }
+        #[cfg(unix)]
+        {
+            let path = path_from_bytes(b"/not utf-8 \xff".to_vec());
+            assert_eq!(StoreUrl::parse(&file_url(&path)).expect("a good URL").file(), Some(path.as_path()));
+        }
+        assert!(StoreUrl::parse("file:a%00b").is_err());
+    }
 
     #[test]
     fn display_hides_secrets() {

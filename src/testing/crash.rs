@@ -10,6 +10,21 @@ use tokio_util::sync::CancellationToken;
 use crate::sync::LockExt;
 
 /// The point at which an attempt ends as if its process had been killed.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Ctx, Duly, Push, testing::CrashAt};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.push(Push::new("charge", "7")).await?;
+/// let worker = || duly.worker().on_kind("charge", async |_: Ctx| ());
+/// assert!(worker().crash_at(CrashAt::BeforeSettle).drain().await?.crashed);
+/// assert_eq!(worker().drain().await?.acked, 1, "it runs again");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CrashAt {
@@ -27,6 +42,14 @@ pub enum CrashAt {
 
 impl CrashAt {
     /// Returns the named crash point.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::testing::CrashAt;
+    ///
+    /// assert_eq!(CrashAt::point("charged"), CrashAt::Point("charged".to_owned()));
+    /// ```
     pub fn point(name: impl Into<String>) -> Self {
         CrashAt::Point(name.into())
     }

@@ -1,17 +1,21 @@
-//! Helpers for your own tests: assertions on pushed jobs, and simulated crashes.
+//! Helpers for your own tests: single attempts, assertions on pushed jobs, and simulated crashes.
 //!
 //! With [`Duly::open`](crate::Duly::open) on `:memory:`, [`Clock::manual`](crate::Clock::manual) and
 //! [`Worker::drain`](crate::Worker::drain) a test needs no server, no file and no waiting.
 
+#[cfg(feature = "sqlite")]
+mod attempt;
 mod crash;
 
 use std::ops::Deref;
 
+#[cfg(feature = "sqlite")]
+pub use attempt::{AttemptReport, TestAttempt};
 pub(crate) use crash::Crash;
 pub use crash::CrashAt;
 
 use crate::client::Duly;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::JobRecord;
 use crate::job::args::Args;
 use crate::store::{Filter, PAGE_SIZE_MAX};
@@ -20,6 +24,8 @@ use crate::store::{Filter, PAGE_SIZE_MAX};
 const PUSHED_JOBS_MAX: usize = 100_000;
 
 /// A job of one kind in the store, with decoded args.
+///
+/// See [`Duly::pushed_jobs`] for an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct PushedJob<A> {
@@ -40,15 +46,34 @@ impl<A> Deref for PushedJob<A> {
 impl Duly {
     /// Returns all jobs of the kind `A::KIND` in the store, in any state, in the order of their pushes. Done jobs are
     /// included as long as they are kept. For tests: it reads all jobs of the kind.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`](crate::Error::Invalid) if the args of a job do not decode as `A`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Welcome { user: u64 }
+    /// # impl duly::Args for Welcome { const KIND: &'static str = "welcome"; }
+    /// duly.push(Welcome { user: 7 }).await?;
+    /// let welcomes = duly.pushed_jobs::<Welcome>().await?;
+    /// assert_eq!(welcomes[0].user, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn pushed_jobs<A: Args>(&self) -> Result<Vec<PushedJob<A>>> {
         let mut jobs = Vec::new();
         let mut filter = Filter { kind: Some(A::KIND.to_owned()), limit: PAGE_SIZE_MAX, ..Filter::default() };
         loop {
-            let page = self.list(filter.clone()).await?;
+            let page = self.jobs().list(filter.clone()).await?;
             for record in page.jobs {
-                let args = serde_json::from_str(&record.job.args).map_err(|error| {
-                    Error::invalid("args", format!("of job {} do not decode: {error}", record.job.id))
-                })?;
+                let args = record.job.decode_args()?;
                 jobs.push(PushedJob { args, record });
             }
             match page.next_cursor {
@@ -64,7 +89,26 @@ impl Duly {
 /// Asserts that a job with exactly these args is in the store, and returns it.
 ///
 /// # Panics
+///
 /// Panics if there is no such job. The message lists the jobs that were pushed.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Duly, PushExt, testing::{assert_not_pushed, assert_pushed}};
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Welcome { user: u64 }
+/// # impl duly::Args for Welcome { const KIND: &'static str = "welcome"; }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.push(Welcome { user: 7 }.queue("mail")).await?;
+/// let welcomes = duly.pushed_jobs::<Welcome>().await?;
+/// assert_eq!(assert_pushed(&welcomes, &Welcome { user: 7 }).record.job.queue, "mail");
+/// assert_not_pushed(&welcomes, &Welcome { user: 8 });
+/// # Ok(())
+/// # }
+/// ```
 #[track_caller]
 pub fn assert_pushed<'j, A: Args>(jobs: &'j [PushedJob<A>], args: &A) -> &'j PushedJob<A> {
     let wanted = args_json(args);
@@ -77,7 +121,24 @@ pub fn assert_pushed<'j, A: Args>(jobs: &'j [PushedJob<A>], args: &A) -> &'j Pus
 /// Asserts that no job with exactly these args is in the store.
 ///
 /// # Panics
+///
 /// Panics if there is one. The message lists the jobs that were pushed.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Args, Duly, testing::assert_not_pushed};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Welcome { user: u64 }
+/// # impl Args for Welcome { const KIND: &'static str = "welcome"; }
+/// // The program under test must not greet a user who has not confirmed the address.
+/// assert_not_pushed(&duly.pushed_jobs::<Welcome>().await?, &Welcome { user: 7 });
+/// # Ok(())
+/// # }
+/// ```
 #[track_caller]
 pub fn assert_not_pushed<A: Args>(jobs: &[PushedJob<A>], args: &A) {
     let wanted = args_json(args);

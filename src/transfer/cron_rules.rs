@@ -4,7 +4,7 @@
 //! If the mover is killed in between, the rule is in both stores until the next mover deletes it from the source. A
 //! tick known to both stores pushes one job, because the job's id is derived from the tick.
 
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::store::{CronRecord, PutCron, PutCronResult};
 use crate::transfer::queue::TransferStores;
 
@@ -54,13 +54,21 @@ async fn put_rule(stores: &TransferStores, record: &CronRecord) -> Result<()> {
             PutCronResult::Applied => return Ok(()),
             PutCronResult::Stale => {}
             PutCronResult::Moving => {
-                return Err(Error::Conflict(format!(
-                    "the queue of cron rule {name} is moving away from the target store; complete that move first"
-                )));
+                return Err(Error::conflict(
+                    ConflictKind::Moving,
+                    format!(
+                        "the queue of cron rule {name} is moving away from the target store; complete that move first"
+                    ),
+                ));
             }
         }
     }
-    Err(Error::Conflict(format!("gave up updating cron rule {name} in the target store: too many concurrent changes")))
+    Err(Error::conflict(
+        ConflictKind::Changed,
+        format!(
+            "gave up updating cron rule {name} in the target store: too many concurrent changes; run the move again"
+        ),
+    ))
 }
 
 /// Returns the rule to store in the target; `None` if it is up to date.

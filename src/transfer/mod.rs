@@ -6,8 +6,8 @@
 //! 2. A checkpoint is created in the target. If one exists, an earlier mover was killed: the jobs of its last batch are
 //!    deleted from the source.
 //! 3. The mover waits for running jobs and takes back the jobs of dead nodes.
-//! 4. Batch by batch, it reads jobs, adds them to the target together with a checkpoint that names them, and deletes
-//!    them.
+//! 4. Batch by batch, it reads jobs, reserves them, adds them to the target together with a checkpoint that names them,
+//!    and deletes them. Reserved jobs that no checkpoint names return to their places when the transfer continues.
 //! 5. Cron rules follow, each with its next tick.
 //! 6. The checkpoint is removed, then the mark.
 //!
@@ -24,11 +24,14 @@ use serde::Serialize;
 
 use self::queue::{QueueTransfer, TransferStores};
 use crate::client::Duly;
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::job::State;
 use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
-use crate::store::{Claim, Filter, JobStore, QueueCounts, TransferMark, TransferStore, display_url};
+use crate::store::{
+    Claim, Filter, JobStore, QueueCounts, TRANSFER_BATCH_MAX, TransactionStore, TransferMark, TransferStore,
+    display_url,
+};
 
 /// First delay between checks for running jobs; doubles up to the heartbeat interval.
 const RUNNING_POLL_MIN: Duration = Duration::from_millis(20);
@@ -36,8 +39,10 @@ const RUNNING_POLL_MIN: Duration = Duration::from_millis(20);
 const TAKE_BACKS_MAX: usize = 100;
 /// If another system's queues have this many jobs in total, the counts may be too low.
 const FOREIGN_JOBS_COUNTED_MAX: u64 = 100_000;
+/// Most processes of other programs named in an error.
+const NAMED_PROCESSES_MAX: usize = 3;
 /// States of the jobs to transfer, in this order; the mover waits for running jobs.
-const TRANSFER_STATES: [State; 4] = [State::Ready, State::Scheduled, State::Dead, State::Done];
+const TRANSFER_STATES: [State; 5] = [State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
 
 /// A transfer of jobs from one store to another, created by [`Duly::transfer_to`].
 #[must_use = "call `run`"]
@@ -47,6 +52,7 @@ pub struct Transfer {
     queues: Vec<String>,
     on_progress: Box<dyn Fn(&TransferProgress<'_>) + Send + Sync>,
     calls_left: Option<u64>,
+    allows_foreign_processes: bool,
 }
 
 /// The progress of a transfer.
@@ -75,6 +81,8 @@ pub struct QueueTransferReport {
     pub scheduled: u64,
     /// Dead jobs transferred.
     pub dead: u64,
+    /// Cancelled jobs transferred.
+    pub cancelled: u64,
     /// Done jobs transferred.
     pub done: u64,
     /// Cron rules transferred.
@@ -91,7 +99,7 @@ impl QueueTransferReport {
     /// Returns the number of transferred jobs, without skipped ones.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.ready + self.scheduled + self.dead + self.done
+        self.ready + self.scheduled + self.dead + self.cancelled + self.done
     }
 }
 
@@ -104,6 +112,8 @@ impl Duly {
     /// Jobs pushed here meanwhile are transferred too. Switch programs to the other store before the transfer ends.
     /// An interrupted transfer continues when it is run again.
     ///
+    /// # Examples
+    ///
     /// ```
     /// # use duly::{Duly, Push};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -112,7 +122,7 @@ impl Duly {
     /// let id = old.push(Push::new("mail", "{}")).await?.id();
     /// let moved = old.transfer_to(&new).run().await?;
     /// assert_eq!((moved[0].queue.as_str(), moved[0].ready), ("default", 1));
-    /// assert!(old.get(id).await?.is_none() && new.get(id).await?.is_some());
+    /// assert!(old.jobs().get(id).await?.is_none() && new.jobs().get(id).await?.is_some());
     /// # Ok(())
     /// # }
     /// ```
@@ -123,13 +133,31 @@ impl Duly {
             queues: Vec::new(),
             on_progress: Box::new(|_| {}),
             calls_left: None,
+            allows_foreign_processes: false,
         }
     }
 
-    /// Resumes a queue although its transfer to another store is not complete. Returns whether it was moving.
+    /// Resumes a queue that is moving to another store, before the transfer is complete. Returns whether it was moving.
     ///
     /// Use this only if the other store is lost: jobs of the last batch may be in both stores.
     /// Otherwise run the transfer again, or transfer everything back, which is exact.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Invalid`]: the name of the queue is invalid.
+    /// - [`Error::Store`]: the store cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// assert!(!duly.abandon_transfer("mail").await?, "the queue is not moving");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn abandon_transfer(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
         let counts = self.store.counts().await?;
@@ -142,6 +170,15 @@ impl Duly {
 
 impl Transfer {
     /// Limits the transfer to this queue; may be called several times.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(old: duly::Duly, new: duly::Duly) -> duly::Result<()> {
+    /// old.transfer_to(&new).queue("mail").queue("import").run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queues.push(queue.into());
         self
@@ -153,6 +190,15 @@ impl Transfer {
         self
     }
 
+    /// Transfers although live processes of another program, such as Sidekiq, take jobs from these queues.
+    ///
+    /// Each job still runs in only one of the two stores. A job that such a process has taken returns to the source if it
+    /// fails. Jobs that programs push to the source later stay there.
+    pub fn allow_foreign_processes(mut self) -> Self {
+        self.allows_foreign_processes = true;
+        self
+    }
+
     /// Ends the transfer as if killed after this many requests to the stores: for tests.
     #[doc(hidden)]
     pub fn kill_after(mut self, calls: u64) -> Self {
@@ -161,7 +207,20 @@ impl Transfer {
     }
 
     /// Runs the transfer and returns a report for each queue.
+    ///
+    /// See [`Duly::transfer_to`] for an example.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NotFound`]: a queue to transfer does not exist.
+    /// - [`Error::Conflict`]: another transfer has taken over, or an earlier one to another target is not complete.
+    /// - [`Error::Invalid`]: both stores are the same.
     pub async fn run(self) -> Result<Vec<QueueTransferReport>> {
+        // Rows of the inbox become jobs first: their queues may have no job yet.
+        match self.source.store.take_inbox().await {
+            Ok(()) | Err(Error::Unsupported { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let mover = NodeId::fresh();
         let source_url = display_url(&self.source.url, &self.source.options);
         let target_url = display_url(&self.target.url, &self.target.options);
@@ -171,6 +230,7 @@ impl Transfer {
             source_url,
             lease: self.source.options.lease,
             on_progress: self.on_progress,
+            allows_foreign_processes: self.allows_foreign_processes,
             moved: 0,
             total: 0,
         };
@@ -189,6 +249,7 @@ struct TransferRun {
     /// The lease of nodes in the source.
     lease: Duration,
     on_progress: Box<dyn Fn(&TransferProgress<'_>) + Send + Sync>,
+    allows_foreign_processes: bool,
     moved: u64,
     total: u64,
 }
@@ -204,6 +265,7 @@ impl TransferRun {
             profile: crate::node::NodeProfile::default(),
         };
         self.stores.target.check_transfer_support()?;
+        self.check_foreign_processes(&queues).await?;
         self.check_distinct_stores(&node).await?;
         for count in &queues {
             let other = target_counts.iter().find(|other| other.queue == count.queue);
@@ -234,10 +296,38 @@ impl TransferRun {
             }
         }
         if let Some(missing) = only.iter().find(|only| !queues.iter().any(|count| count.queue == **only)) {
-            return Err(Error::NotFound { what: "queue", name: missing.clone() });
+            return Err(Error::not_found("queue", missing));
         }
         queues.retain(|count| only.is_empty() || only.contains(&count.queue));
         Ok(queues)
+    }
+
+    /// Returns an error if a live process of another program takes jobs from these queues, unless that is allowed.
+    async fn check_foreign_processes(&self, queues: &[QueueCounts]) -> Result<()> {
+        if self.allows_foreign_processes || queues.is_empty() {
+            return Ok(());
+        }
+        let mut processes = self.stores.source.foreign_processes().await?;
+        processes.retain(|process| queues.iter().any(|count| process.may_work(&count.queue)));
+        if processes.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = processes.iter().take(NAMED_PROCESSES_MAX).map(|process| &process.name[..]).collect();
+        let more = if processes.len() > names.len() { ", ..." } else { "" };
+        let interrupted = queues.iter().find(|count| count.moving.is_some()).map_or(String::new(), |count| {
+            format!(
+                "; a move of queue {} was interrupted; until it resumes, those processes cannot see up to {TRANSFER_BATCH_MAX} of its jobs",
+                count.queue
+            )
+        });
+        Err(Error::conflict(
+            ConflictKind::InUse,
+            format!(
+                "{} live processes of another program take jobs from these queues ({}{more}); stop them first (a killed one disappears within a minute), or force the move{interrupted}",
+                processes.len(),
+                names.join(", ")
+            ),
+        ))
     }
 
     /// Returns an error if both URLs lead to one store: the mover joins the source and must not appear in the target.
@@ -245,7 +335,7 @@ impl TransferRun {
         if node.queues.is_empty() {
             return Ok(());
         }
-        let same = || Err(Error::invalid("to", "is the store that the jobs are in already"));
+        let same = || Err(Error::invalid("to", "is the store that the jobs are in; name another store"));
         let keyspace = self.stores.source.shared_keyspace().await?;
         self.stores.is_source_foreign = keyspace.is_some();
         if keyspace.is_some() && keyspace == self.stores.target.shared_keyspace().await? {
@@ -263,9 +353,12 @@ impl TransferRun {
     async fn check_marks(&self, count: &QueueCounts, target_mark: Option<&TransferMark>) -> Result<()> {
         let queue = count.queue.as_str();
         let unfinished = |store: &str, to: &str| {
-            Err(Error::Conflict(format!(
-                "queue {queue} of {store} was moving to {to} when that move was interrupted; complete that move first, or move the queue back"
-            )))
+            Err(Error::conflict(
+                ConflictKind::Moving,
+                format!(
+                    "queue {queue} of {store} was moving to {to} when that move was interrupted; complete that move first, or move the queue back"
+                ),
+            ))
         };
         if let Some(mark) = count.moving.as_ref().filter(|mark| mark.to != self.stores.target_url)
             && self.stores.read_checkpoint(queue, mark.begun_by).await?.is_none()
@@ -319,8 +412,7 @@ impl TransferRun {
             let before = self.moved;
             for state in TRANSFER_STATES {
                 while let Some(batch) = transfer.read_batch(state).await? {
-                    self.moved += batch.len() as u64;
-                    transfer.transfer_batch(batch, &mut report).await?;
+                    self.moved += transfer.transfer_batch(batch, &mut report).await?;
                     self.report_progress(queue, false);
                 }
             }

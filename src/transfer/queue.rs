@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Duly;
 use crate::clock::{Clock, Micros, from_micros, to_micros};
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::job::push::is_word;
 use crate::job::{Failure, Fence, JobId, JobRecord, State, UNREADABLE_KIND};
 use crate::node::NodeId;
@@ -19,8 +19,8 @@ use crate::transfer::retrying_store::RetryingStore;
 
 /// How often the checkpoint is read again if another mover changed it. It can do so once; then it is rejected.
 const TAKE_OVERS_MAX: u32 = 5;
-/// How many batches in a row may be gone already when they are deleted, which happens after a lost reply.
-const EMPTY_DELETES_MAX: u32 = 3;
+/// How many batches in a row other programs may take completely.
+const EMPTY_BATCHES_MAX: u32 = 100;
 /// Jobs in the first batch; later batches grow while they stay below this many bytes.
 const FIRST_BATCH_JOBS: usize = 50;
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -133,8 +133,10 @@ pub(crate) struct QueueTransfer<'e> {
     batch_limit: usize,
     /// How often each id was transferred; another system's programs may give one id to several jobs.
     transferred_ids: HashMap<JobId, u32>,
-    /// How often in a row no job to delete was found.
-    empty_deletes: u32,
+    /// How often in a row other programs had taken all jobs of a batch.
+    empty_batches: u32,
+    /// Jobs that the target has and the source may still have.
+    undeleted: Vec<(JobId, Micros)>,
 }
 
 impl<'e> QueueTransfer<'e> {
@@ -142,7 +144,8 @@ impl<'e> QueueTransfer<'e> {
     pub(crate) async fn begin(stores: &'e TransferStores, queue: &'e str) -> Result<Self> {
         let reply = stores.source.set_transfer_mark(queue, stores.mover, Some(&stores.target_url)).await?;
         let Some(mark) = reply.mark else {
-            return Err(Error::store("transfer", "the store did not keep the mark"));
+            let reason = format!("cannot mark queue {queue} as moving; run the move again");
+            return Err(Error::store("transfer", reason));
         };
         let mut transfer = QueueTransfer {
             stores,
@@ -153,7 +156,8 @@ impl<'e> QueueTransfer<'e> {
             batch_number: 0,
             batch_limit: FIRST_BATCH_JOBS,
             transferred_ids: HashMap::new(),
-            empty_deletes: 0,
+            empty_batches: 0,
+            undeleted: Vec::new(),
         };
         let last_batch = transfer.take_over().await?;
         transfer.delete_from_source(&last_batch).await?;
@@ -196,7 +200,13 @@ impl<'e> QueueTransfer<'e> {
     }
 
     fn taken_over_error(&self) -> Error {
-        Error::Conflict(format!("another move has taken queue {} over; this one changed nothing more", self.queue))
+        Error::conflict(
+            ConflictKind::TakenOver,
+            format!(
+                "another move has taken over queue {}, so this one has stopped; let that move complete",
+                self.queue
+            ),
+        )
     }
 
     /// Returns the next jobs in this state; `None` if there are no more.
@@ -226,7 +236,10 @@ impl<'e> QueueTransfer<'e> {
     fn select_batch(&mut self, mut jobs: Vec<JobRecord>) -> Result<Vec<JobRecord>> {
         if let Some(unreadable) = jobs.iter().find(|record| record.job.kind == UNREADABLE_KIND) {
             let id = unreadable.job.id;
-            return Err(Error::store("transfer", format!("job {id} was written by a newer duly; use that one")));
+            return Err(Error::store(
+                "transfer",
+                format!("job {id} was written by a newer duly; use that version to move it"),
+            ));
         }
         if let Some(foreign) = jobs.iter().find(|record| !is_word(&record.job.kind)) {
             let (id, kind) = (foreign.job.id, &foreign.job.kind);
@@ -236,10 +249,10 @@ impl<'e> QueueTransfer<'e> {
             return Err(Error::store("transfer", reason));
         }
         if let Some(running) = jobs.iter().find(|record| record.state == State::Running) {
-            return Err(Error::Conflict(format!(
-                "job {} is running in a moving queue; run the move again",
-                running.job.id
-            )));
+            return Err(Error::conflict(
+                ConflictKind::Running,
+                format!("job {} is running in a moving queue; run the move again", running.job.id),
+            ));
         }
         let (fit, limit) = fit_batch(&jobs.iter().map(job_bytes).collect::<Vec<_>>(), self.batch_limit);
         jobs.truncate(fit);
@@ -251,16 +264,22 @@ impl<'e> QueueTransfer<'e> {
         Ok(jobs)
     }
 
-    /// Returns an error if jobs repeatedly cannot be deleted but are still listed: the transfer makes no progress.
-    fn check_progress(&mut self, deleted: usize, jobs: &[(JobId, Micros)]) -> Result<()> {
-        self.empty_deletes = if deleted == 0 { self.empty_deletes + 1 } else { 0 };
-        match self.empty_deletes {
-            0..=EMPTY_DELETES_MAX => Ok(()),
-            _ => Err(Error::Conflict(format!(
-                "jobs of queue {} come back each time they are deleted, such as {}; stop other programs that write to it",
-                self.queue,
-                jobs.first().map(|(id, _)| id.to_string()).unwrap_or_default()
-            ))),
+    /// Reserves jobs in the source. Returns those that no other program has taken since they were listed.
+    async fn reserve(&mut self, mut jobs: Vec<JobRecord>) -> Result<Vec<JobRecord>> {
+        let keys: Vec<_> = jobs.iter().map(|record| (record.job.id, record.job.pushed)).collect();
+        let reserved = self.stores.source.transfer_reserve(self.queue, self.stores.mover, &keys).await?;
+        let reserved: HashSet<_> = reserved.ok_or_else(|| self.taken_over_error())?.into_iter().collect();
+        jobs.retain(|record| reserved.contains(&(record.job.id, record.job.pushed)));
+        self.empty_batches = if jobs.is_empty() { self.empty_batches + 1 } else { 0 };
+        match self.empty_batches {
+            0..=EMPTY_BATCHES_MAX => Ok(jobs),
+            _ => Err(Error::conflict(
+                ConflictKind::InUse,
+                format!(
+                    "other programs take every job of queue {} before it can be moved; stop them first",
+                    self.queue
+                ),
+            )),
         }
     }
 
@@ -271,12 +290,51 @@ impl<'e> QueueTransfer<'e> {
         }
     }
 
-    /// Adds jobs to the target and deletes them from the source.
+    /// Adds jobs to the target and deletes them from the source, without those that other programs have taken. Returns
+    /// how many there were. After an error, reserved jobs return to their places if that is possible.
     pub(crate) async fn transfer_batch(
         &mut self,
-        mut jobs: Vec<JobRecord>,
+        jobs: Vec<JobRecord>,
         report: &mut QueueTransferReport,
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let result = self.try_transfer_batch(jobs, report).await;
+        if let Err(error) = &result
+            && self.stores.is_source_foreign
+            && let Err(reason) = self.release_reserved(error).await
+        {
+            tracing::warn!(
+                queue = self.queue, %reason,
+                "jobs may still be reserved by this move, and other programs do not see them; run the move again"
+            );
+        }
+        result
+    }
+
+    /// Returns reserved jobs to their places in the source, except those that the target has.
+    async fn release_reserved(&mut self, failure: &Error) -> Result<()> {
+        // A new checkpoint tells whether the target has applied the last batch, and prevents that it still does.
+        self.batch_number += 1;
+        let jobs = self.undeleted.clone();
+        let state = CheckpointState { mover: self.stores.mover, batch_number: self.batch_number, jobs };
+        let transferred = match self.put_batch(Arc::new([]), Some(state.to_json()?)).await {
+            Ok(TransferBatchResult::CheckpointMismatch(found)) => {
+                let found = found.as_deref().map(CheckpointState::from_json).transpose()?;
+                let own = found.filter(|found| found.mover == self.stores.mover);
+                own.ok_or_else(|| self.taken_over_error())?
+            }
+            Ok(TransferBatchResult::Applied { .. } | TransferBatchResult::UniqueTaken(_)) => state,
+            Err(error) if matches!(failure, Error::Unknown { .. }) => return Err(error),
+            // The target has refused the batch, and refuses every other write.
+            Err(_) => state,
+        };
+        self.delete_from_source(&transferred.job_keys()).await.map(drop)
+    }
+
+    async fn try_transfer_batch(&mut self, jobs: Vec<JobRecord>, report: &mut QueueTransferReport) -> Result<u64> {
+        let mut jobs = self.reserve(jobs).await?;
+        if jobs.is_empty() {
+            return Ok(0);
+        }
         let keys: Vec<_> = jobs.iter().map(|record| (record.job.id, to_micros(record.job.pushed))).collect();
         jobs.iter_mut().for_each(|record| self.make_id_unique(record));
         self.batch_number += 1;
@@ -298,15 +356,16 @@ impl<'e> QueueTransfer<'e> {
                 }
             }
         };
-        // A job that was not found may still be there; if it is listed again, it is the same job.
+        self.undeleted.clone_from(&state.jobs);
+        // After a lost reply, the jobs are gone already.
         let deleted = self.delete_from_source(&state.job_keys()).await?;
+        self.undeleted.clear();
         if deleted == state.jobs.len() && self.stores.is_source_foreign {
             state.jobs.iter().for_each(|(id, _)| *self.transferred_ids.entry(*id).or_default() += 1);
         }
-        self.check_progress(deleted, &state.jobs)?;
         count_transferred(&jobs, &skipped, report);
         report.buried += buried;
-        Ok(())
+        Ok(state.jobs.len() as u64)
     }
 
     /// Makes a job dead because another unfinished job has its unique key; it is kept for people to look at.
@@ -360,6 +419,7 @@ fn count_transferred(jobs: &[JobRecord], skipped: &[JobId], report: &mut QueueTr
             State::Ready | State::Running => &mut report.ready,
             State::Scheduled => &mut report.scheduled,
             State::Dead => &mut report.dead,
+            State::Cancelled => &mut report.cancelled,
             State::Done => &mut report.done,
         };
         *count += 1;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::contract;
 use crate::store::{
-    AdminStore, Capabilities, Capacity, Claim, ClaimReply, CronPage, CronRecord, CronStore, Filter, HeartbeatReply,
-    JobPage, JobStore, PeerStore, PutCron, PutCronResult, QueueCounts, Store, TransferBatch, TransferBatchResult,
-    TransferMarkReply, TransferStore,
+    AdminStore, Capabilities, Capacity, Claim, ClaimReply, CronPage, CronRecord, CronStore, Filter, ForeignProcess,
+    HeartbeatReply, JobPage, JobStore, PeerStore, PutCron, PutCronResult, QueueCounts, SharedKeysStore, Store,
+    TransferBatch, TransferBatchResult, TransferMarkReply, TransferStore,
 };
 
 /// Attempts per request.
@@ -30,13 +30,18 @@ pub(crate) struct RetryingStore {
 macro_rules! with_retries {
     ($store:ident, $request:expr) => {{
         $store.count_call()?;
-        let (mut tries, mut delay) = (1, RETRY_DELAY_MIN);
+        let (mut tries, mut delay, mut may_have_run) = (1, RETRY_DELAY_MIN, false);
         loop {
             match $request.await {
                 Err(error) if error.is_retryable() && tries < TRIES_MAX => {
                     tracing::warn!(%error, retry_in = ?delay, "a store request of a transfer failed; retrying");
+                    may_have_run |= matches!(error, Error::Unknown { .. });
                     tokio::time::sleep(delay).await;
                     (tries, delay) = (tries + 1, delay * 2);
+                }
+                // The last try changed nothing, but an earlier one may have.
+                Err(error) if may_have_run => {
+                    break Err(Error::unknown_with_cause("transfer", error));
                 }
                 reply => break reply,
             }
@@ -54,7 +59,7 @@ impl RetryingStore {
             return Ok(());
         };
         let decremented = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        decremented.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
+        decremented.map(drop).map_err(|_| Error::conflict(ConflictKind::Refused, "killed on demand"))
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities<'_> {
@@ -90,7 +95,11 @@ impl RetryingStore {
     }
 
     pub(crate) async fn shared_keyspace(&self) -> Result<Option<String>> {
-        with_retries!(self, self.store.shared_keyspace())
+        if self.store.capabilities().shared_keys.is_none() {
+            return Ok(None);
+        }
+        let keyspace: Result<String> = with_retries!(self, self.store.shared_keyspace());
+        Ok(Some(keyspace?))
     }
 
     pub(crate) async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
@@ -112,6 +121,26 @@ impl RetryingStore {
 
     pub(crate) async fn transfer_in(&self, batch: &TransferBatch) -> Result<TransferBatchResult> {
         with_retries!(self, self.store.transfer_in(batch.clone()))
+    }
+
+    /// Only a store on shared keys has to reserve jobs; elsewhere the mark keeps every other node away.
+    pub(crate) async fn transfer_reserve(
+        &self,
+        queue: &str,
+        mover: NodeId,
+        jobs: &[(JobId, SystemTime)],
+    ) -> Result<Option<Vec<(JobId, SystemTime)>>> {
+        if self.store.capabilities().shared_keys.is_none() {
+            return Ok(Some(jobs.to_vec()));
+        }
+        with_retries!(self, self.store.transfer_reserve(queue, mover, jobs.to_vec()))
+    }
+
+    pub(crate) async fn foreign_processes(&self) -> Result<Vec<ForeignProcess>> {
+        if self.store.capabilities().shared_keys.is_none() {
+            return Ok(Vec::new());
+        }
+        with_retries!(self, self.store.foreign_processes())
     }
 
     pub(crate) async fn transfer_out(

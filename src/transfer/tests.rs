@@ -26,10 +26,10 @@ async fn failed_or_unanswered_request_is_retried() {
             let reports =
                 fail_once(&old, op, fault).transfer_to(&fail_once(&new, op, fault)).run().await.expect("moves");
             assert_eq!((reports[0].ready, reports[0].already_present), (3, 0), "{op} {fault:?}");
-            let page = new.list(Filter::default()).await.expect("lists");
+            let page = new.jobs().list(Filter::default()).await.expect("lists");
             let found: BTreeSet<_> = page.jobs.iter().map(|record| record.job.id).collect();
             assert_eq!((page.jobs.len(), found), (3, expected), "{op} {fault:?}");
-            let remaining = old.counts().await.expect("counts");
+            let remaining = old.queues().counts().await.expect("counts");
             assert_eq!((remaining[0].ready, &remaining[0].moving), (0, &None), "{op} {fault:?}");
         }
     }

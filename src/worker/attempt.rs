@@ -15,25 +15,19 @@ use tracing::Instrument;
 use crate::clock;
 use crate::job::retry::Retry;
 use crate::job::{Failure, HeldJob, Outcome};
-use crate::worker::handler::{Ctx, HandlerResult, Handlers};
+use crate::worker::attempt_poll::PollState;
+use crate::worker::cancel::end_cancelled;
+use crate::worker::ctx::Ctx;
+use crate::worker::end_reason::EndReason;
+use crate::worker::handler::{HandlerResult, Handlers, format_error_chain};
 use crate::worker::middleware::Next;
 
-/// A job that was running during this many crashes may be their cause; a single crash may be a coincidence.
-pub(crate) const CRASH_SUSPECT_MIN: u32 = 2;
-/// Bounds of the delay of a crash suspect while another one runs. The delay is as long as the other has run so far,
-/// so that the job is not claimed in vain over and over.
-pub(crate) const QUARANTINE_DELAY_MIN: Duration = Duration::from_millis(250);
-pub(crate) const QUARANTINE_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Bounds of the delay of a job without a handler on this node.
 const UNKNOWN_KIND_DELAY_MIN: Duration = Duration::from_secs(1);
 pub(crate) const UNKNOWN_KIND_DELAY_MAX: Duration = Duration::from_secs(60);
-/// Another node may have a handler.
-pub(crate) const UNKNOWN_KIND_REASON: &str = "no handler for its kind on this node";
 
 /// How long a cancelled handler may take to return before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
-/// The error of a job that was cancelled.
-pub(crate) const CANCELLED_ERROR: &str = "cancelled";
 
 /// One run of a job.
 pub(crate) struct Attempt {
@@ -44,13 +38,13 @@ pub(crate) struct Attempt {
     pub(crate) job_age: Duration,
 }
 
-/// The return value of an attempt. The worker turns it into an [`AttemptEnd`](crate::store::AttemptEnd), which the store
-/// records.
+/// The return value of an attempt. The worker turns it into the [`AttemptEnd`](crate::store::AttemptEnd) that the store
+/// records, and keeps that in an [`UnsettledEnd`](crate::worker::outcomes::UnsettledEnd) until then.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     /// Why the job was released, if its handler did not decide that.
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) reason: Option<EndReason>,
 }
 
 impl From<Outcome> for AttemptResult {
@@ -61,13 +55,18 @@ impl From<Outcome> for AttemptResult {
 
 impl AttemptResult {
     /// Returns the result of an attempt that was cut short or never started.
-    pub(crate) fn released(after: Duration, reason: &'static str) -> Self {
+    pub(crate) fn released(after: Duration, reason: EndReason) -> Self {
         AttemptResult { outcome: Outcome::release(after), reason: Some(reason) }
+    }
+
+    /// Returns the result of an attempt at a job that was cancelled.
+    pub(crate) fn cancelled(outcome: Outcome) -> Self {
+        AttemptResult { outcome, reason: Some(EndReason::Cancelled) }
     }
 
     /// Returns whether the node has no handler for the kind of the job.
     pub(crate) fn is_unknown_kind(&self) -> bool {
-        self.reason == Some(UNKNOWN_KIND_REASON)
+        self.reason == Some(EndReason::UnknownKind)
     }
 }
 
@@ -77,7 +76,7 @@ enum HandlerExit {
     TimedOut,
     Panicked(String),
     NoHandler,
-    /// The job was cancelled.
+    /// The job was cancelled, and the handler has used up its grace.
     Cancelled,
 }
 
@@ -101,9 +100,18 @@ impl Attempt {
             };
             match &result.outcome {
                 Outcome::Ack => tracing::debug!("done"),
-                Outcome::Release { after } => tracing::debug!(?after, reason = result.reason, "released"),
-                Outcome::Retry { after, error } => tracing::warn!(?after, error, "failed, will be retried"),
-                Outcome::Bury { error } => tracing::error!(error, "buried"),
+                outcome if result.reason == Some(EndReason::Cancelled) => tracing::info!(?outcome, "cancelled"),
+                Outcome::Release { after } => {
+                    tracing::debug!(?after, reason = result.reason.map(EndReason::as_str), "released");
+                }
+                Outcome::Retry { after, error } => {
+                    record_failure(error);
+                    tracing::warn!(?after, error, "failed, will be retried");
+                }
+                Outcome::Bury { error } => {
+                    record_failure(error);
+                    tracing::error!(error, "buried");
+                }
             }
             result
         }
@@ -115,9 +123,10 @@ impl Attempt {
         &self.ctx.attempt_state.held
     }
 
+    #[cfg(not(feature = "otel"))]
     fn span(&self) -> tracing::Span {
         let held = self.held();
-        let span = tracing::info_span!(
+        tracing::info_span!(
             "duly.job",
             id = %held.job.id,
             kind = held.job.kind,
@@ -125,10 +134,12 @@ impl Attempt {
             attempt = held.attempt(),
             fence = held.fence.0,
             traceparent = held.job.traceparent,
-        );
-        #[cfg(feature = "otel")]
-        crate::otel::set_remote_parent(&span, held.job.traceparent.as_deref());
-        span
+        )
+    }
+
+    #[cfg(feature = "otel")]
+    fn span(&self) -> tracing::Span {
+        crate::otel::attempt_span(self.held())
     }
 
     pub(crate) fn check_crash_limit(&self) -> Option<Outcome> {
@@ -157,11 +168,20 @@ impl Attempt {
         };
         let mut run = pin!(AssertUnwindSafe(watched).catch_unwind());
         // Most handlers return at their first poll: timeout and cancellation are only set up for one that does not.
-        let exit = match futures_util::poll!(run.as_mut()) {
+        self.ctx.attempt_state.poll.set(PollState::Polling);
+        let first_poll = futures_util::poll!(run.as_mut());
+        self.ctx.attempt_state.poll.set(PollState::Pending);
+        let exit = match first_poll {
             Poll::Ready(result) => HandlerExit::from_unwind_result(result),
             Poll::Pending => Box::pin(self.run_until_deadline(started, run)).await,
         };
-        if self.ctx.is_job_cancelled() { HandlerExit::Cancelled } else { exit }
+        match exit {
+            HandlerExit::Returned(HandlerResult::Outcome(Outcome::Ack)) => exit,
+            _ if self.ctx.attempt_state.ack_in.was_called() && Box::pin(self.ctx.has_committed_ack()).await => {
+                HandlerExit::Returned(HandlerResult::Outcome(Outcome::Ack))
+            }
+            _ => exit,
+        }
     }
 
     /// Runs a handler until it returns, times out or has used up its grace after a cancellation.
@@ -173,7 +193,15 @@ impl Attempt {
         let remaining = self.held().job.timeout.saturating_sub(clock::monotonic_now() - started);
         // It has just been polled and will wake this task for the next poll.
         let (mut run, mut just_polled) = (pin!(run), true);
-        let run = poll_fn(|cx| if std::mem::take(&mut just_polled) { Poll::Pending } else { run.as_mut().poll(cx) });
+        let run = poll_fn(|cx| {
+            if std::mem::take(&mut just_polled) {
+                return Poll::Pending;
+            }
+            self.ctx.attempt_state.poll.set(PollState::Polling);
+            let polled = run.as_mut().poll(cx);
+            self.ctx.attempt_state.poll.set(PollState::Pending);
+            polled
+        });
         tokio::select! {
             biased;
             result = tokio::time::timeout(remaining, run) => {
@@ -195,20 +223,34 @@ impl Attempt {
                 self.retry_or_bury(Some(after), error)
             }
             HandlerExit::Returned(HandlerResult::Outcome(outcome)) => outcome,
-            HandlerExit::Returned(HandlerResult::Failed(error)) => self.retry_or_bury(None, error),
+            HandlerExit::Returned(HandlerResult::Failed(error)) => self.retry_or_bury(None, format_error_chain(&error)),
             HandlerExit::Panicked(message) => self.retry_or_bury(None, format!("panicked: {message}")),
-            HandlerExit::Cancelled => Outcome::bury(CANCELLED_ERROR),
+            HandlerExit::Cancelled => {
+                return AttemptResult::cancelled(self.ctx.worker.cancelled_outcome.clone());
+            }
             HandlerExit::TimedOut => self.retry_or_bury(None, format!("timed out after {:?}", self.held().job.timeout)),
             HandlerExit::NoHandler => {
-                return AttemptResult { outcome: defer_unknown_kind(self.job_age), reason: Some(UNKNOWN_KIND_REASON) };
+                return AttemptResult {
+                    outcome: defer_unknown_kind(self.job_age),
+                    reason: Some(EndReason::UnknownKind),
+                };
             }
         };
-        truncate_error(outcome).into()
+        let outcome = truncate_error(outcome);
+        match outcome != Outcome::Ack && self.ctx.is_job_cancelled() {
+            true => AttemptResult::cancelled(end_cancelled(&self.ctx.worker.cancelled_outcome, outcome)),
+            false => outcome.into(),
+        }
     }
 
     fn retry_or_bury(&self, after: Option<Duration>, error: String) -> Outcome {
         retry_or_bury(self.held(), self.retry, after, error)
     }
+}
+
+/// Marks the span of the attempt as failed, if it has the fields of OpenTelemetry.
+fn record_failure(error: &str) {
+    tracing::Span::current().record("otel.status_code", "ERROR").record("otel.status_description", error);
 }
 
 /// Truncates the error of an outcome to the length that a store keeps, since the worker remembers many outcomes.

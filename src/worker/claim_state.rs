@@ -22,15 +22,46 @@ use tokio::time::Instant;
 use crate::node::NodeId;
 use crate::worker::backoff::Backoff;
 
+/// Stagger between idle nodes that wait for the same due time.
+pub(super) const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
+
 /// The request to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NextRequest {
+pub(super) enum NextRequest {
     /// None until a wake, or until this time.
     Wait(Option<Instant>),
     /// A claim, once a slot is free.
     Claim,
     /// The list of held jobs: the reply to a claim was lost, or the counts differ.
     Resync,
+}
+
+impl NextRequest {
+    /// A claim may find jobs.
+    pub(super) fn request_claim(&mut self) {
+        if *self != NextRequest::Resync {
+            *self = NextRequest::Claim;
+        }
+    }
+
+    /// Requests a claim if its time has come.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if matches!(*self, NextRequest::Wait(Some(at)) if at <= now) {
+            *self = NextRequest::Claim;
+        }
+    }
+
+    /// Returns when to claim even without a wake.
+    pub(super) fn check_at(self) -> Option<Instant> {
+        if let NextRequest::Wait(at) = self { at } else { None }
+    }
+
+    /// Sets when to claim even without a wake, if no request has come in meanwhile.
+    pub(super) fn wait_until(&mut self, check_at: Option<Instant>) {
+        if matches!(self, NextRequest::Wait(_)) {
+            *self = NextRequest::Wait(check_at);
+        }
+    }
 }
 
 /// The requests in flight.
@@ -87,13 +118,11 @@ impl ClaimState {
         }
     }
 
-    // What should happen next.
+    // The next steps.
 
     /// A claim may find jobs.
     pub(super) fn request_claim(&mut self) {
-        if self.next != NextRequest::Resync {
-            self.next = NextRequest::Claim;
-        }
+        self.next.request_claim();
     }
 
     /// This node may hold jobs that it does not know.
@@ -103,9 +132,7 @@ impl ClaimState {
 
     /// Requests a claim if its time has come.
     pub(super) fn expire(&mut self, now: Instant) {
-        if matches!(self.next, NextRequest::Wait(Some(at)) if at <= now) {
-            self.next = NextRequest::Claim;
-        }
+        self.next.expire(now);
     }
 
     /// Returns whether a claim may find jobs.
@@ -130,7 +157,7 @@ impl ClaimState {
 
     /// Returns when to claim even without a wake.
     pub(super) fn check_at(&self) -> Option<Instant> {
-        if let NextRequest::Wait(at) = self.next { at } else { None }
+        self.next.check_at()
     }
 
     /// Returns when a failed request can be repeated.
@@ -138,7 +165,7 @@ impl ClaimState {
         self.backoff.deadline(now)
     }
 
-    // What is in flight.
+    // The requests in flight.
 
     pub(super) fn has_in_flight(&self) -> bool {
         self.sent != SentRequests::Nothing
@@ -157,9 +184,10 @@ impl ClaimState {
         self.on_idle_list
     }
 
-    /// A push has delivered a job to this node, which removed it from the idle list.
-    pub(super) fn record_delivery(&mut self) {
-        self.on_idle_list = false;
+    /// A push has delivered a job to this node, which removed it from the idle list. If a job is due soon, this counts as
+    /// being on the list: a node without free slots then leaves it, and the store wakes another node in time.
+    pub(super) fn record_delivery(&mut self, next_heartbeat: Instant) {
+        self.on_idle_list = matches!(self.next, NextRequest::Wait(Some(due)) if due < next_heartbeat);
         self.request_claim();
     }
 
@@ -197,19 +225,14 @@ impl ClaimState {
         self.on_idle_list = !is_full && !has_more;
         if !self.on_idle_list {
             self.request_claim();
-        } else if matches!(self.next, NextRequest::Wait(_)) {
-            self.next = NextRequest::Wait(check_at);
+        } else {
+            self.next.wait_until(check_at);
         }
     }
 
-    /// Records the list of held jobs.
-    pub(super) fn record_resynced(&mut self) {
-        self.backoff.reset();
-        self.request_claim();
-    }
-
-    /// Records that the node has left the idle list.
-    pub(super) fn record_left_idle_list(&mut self) {
+    /// Records the reply to a request that claims no jobs: the list of held jobs, or that the node has left the idle
+    /// list.
+    pub(super) fn record_reply_without_claim(&mut self) {
         self.backoff.reset();
         self.request_claim();
     }
@@ -261,6 +284,18 @@ mod tests {
     }
 
     #[test]
+    fn delivery_leaves_the_idle_list_unless_a_job_is_due_soon() {
+        let now = Instant::now();
+        let mut state = ClaimState::new();
+        claim(&mut state, 5, 0, Some(now + LEASE));
+        state.record_delivery(now + LEASE / 3);
+        assert!(!state.is_on_idle_list());
+        claim(&mut state, 5, 0, Some(now + LEASE / 4));
+        state.record_delivery(now + LEASE / 3);
+        assert!(state.is_on_idle_list(), "the store is told when the node is full");
+    }
+
+    #[test]
     fn wake_during_a_claim_leads_to_another_claim() {
         let mut state = ClaimState::new();
         let purpose = ClaimPurpose::TakeJobs(5, None);
@@ -285,7 +320,7 @@ mod tests {
         state.record_sent(ClaimPurpose::Resync);
         assert!(state.is_resyncing());
         state.record_reply(ClaimPurpose::Resync);
-        state.record_resynced();
+        state.record_reply_without_claim();
         assert!(state.wants_claim() && state.can_send(now));
     }
 
@@ -296,7 +331,7 @@ mod tests {
         state.record_sent(ClaimPurpose::Resync);
         state.request_resync();
         state.record_reply(ClaimPurpose::Resync);
-        state.record_resynced();
+        state.record_reply_without_claim();
         assert!(state.wants_resync());
     }
 

@@ -8,11 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Duly;
-use crate::cron::{self, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_name_from_key};
+use crate::cron::{self, CronRule, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_name_from_key};
 use crate::error::{Error, Result};
-use crate::job::{JobId, JobRecord, Outcome, State};
+use crate::job::push::Push;
+use crate::job::{JobId, JobRecord, State, UniqueKey};
 use crate::store::{ChangeResult, ChangeTarget, CronFiring, CronFiringResult, CronRecord, CronStore, JobStore, Store};
 use crate::worker::backoff::Backoff;
+use crate::worker::middleware::{AfterPush, before_push};
 
 /// Delay after a check that fired nothing although a tick was due.
 const NOTHING_FIRED_DELAY: Duration = Duration::from_secs(1);
@@ -122,8 +124,8 @@ impl CronTicks {
     }
 
     /// Remembers the rule of a finished job if the rule forbids overlap: one of its ticks may have waited for the job.
-    pub(super) fn unblock_rule(&mut self, unique: Option<&str>, outcome: &Outcome) {
-        if let (Some(name), Outcome::Ack | Outcome::Bury { .. }) = (unique.and_then(rule_name_from_key), outcome)
+    pub(super) fn unblock_rule(&mut self, unique: Option<&str>) {
+        if let Some(name) = unique.and_then(rule_name_from_key)
             && self.unblocked_rules.len() < UNBLOCKED_RULES_MAX
         {
             self.unblocked_rules.push(name.to_owned());
@@ -138,13 +140,21 @@ pub(super) async fn fire_batch(
     queue: &str,
     unblocked: Vec<String>,
 ) -> Result<TickReport> {
-    let due = store.due_crons(queue, &unblocked).await?;
+    let mut due = store.due_crons(queue, &unblocked).await?;
+    if let Some(planned_at) = due.planned_at {
+        tracing::warn!(queue, "the clock of the store was set back; planning the ticks of its cron rules again");
+        cron::plan_ticks_again(&*store, queue, due.now).await?;
+        store.confirm_ticks(queue, planned_at).await?;
+        due = store.due_crons(queue, &unblocked).await?;
+    }
     let planned =
         due.rules.into_iter().filter_map(|record| plan_firing(&duly, &record, due.now).map(|firing| (record, firing)));
     let planned = take_first_batch(planned);
     if planned.is_empty() {
         return Ok(TickReport { due_rules: 0, fired_rules: 0, next_tick: due.next_tick, unblocked_rules: Vec::new() });
     }
+    let after_pushes: Vec<AfterPush> =
+        planned.iter().map(|(_, firing)| AfterPush::new(&duly.middleware, &firing.jobs)).collect();
     let (records, firings): (Vec<CronRecord>, Vec<CronFiring>) = planned.into_iter().unzip();
     let reply = store.fire_crons(queue, firings).await?;
     let mut report = TickReport {
@@ -153,9 +163,12 @@ pub(super) async fn fire_batch(
         next_tick: reply.next_tick,
         unblocked_rules: Vec::new(),
     };
-    for (record, result) in records.into_iter().zip(reply.results) {
+    for ((record, after_push), result) in records.into_iter().zip(after_pushes).zip(reply.results) {
         match result {
-            CronFiringResult::Fired(_) => report.fired_rules += 1,
+            CronFiringResult::Fired(pushed) => {
+                report.fired_rules += 1;
+                after_push.run(&pushed);
+            }
             CronFiringResult::QueueFull => {
                 report.fired_rules += 1;
                 tracing::warn!(rule = record.rule.name, queue, "skipped a cron tick: the queue is full");
@@ -175,10 +188,10 @@ pub(super) async fn fire_batch(
 /// Takes as many firings as fit into one request, at least one. The others stay due.
 fn take_first_batch(planned: impl Iterator<Item = (CronRecord, CronFiring)>) -> Vec<(CronRecord, CronFiring)> {
     let (mut jobs, mut bytes) = (0, 0);
-    let mut fits = |(record, firing): &(CronRecord, CronFiring)| {
+    let mut fits = |(_, firing): &(CronRecord, CronFiring)| {
         let first = jobs == 0;
         jobs += firing.jobs.len();
-        bytes += firing.jobs.len() * record.rule.args.len();
+        bytes += firing.jobs.iter().filter_map(Push::job_args).map(str::len).sum::<usize>();
         first || (jobs <= FIRE_JOBS_MAX && bytes <= FIRE_BYTES_MAX)
     };
     planned.take_while(|firing| fits(firing)).collect()
@@ -194,10 +207,28 @@ fn plan_firing(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> 
         }
     };
     let mut firing = cron::plan_firing(&schedule, record, now)?;
-    for job in &mut firing.jobs {
-        job.keep.get_or_insert(duly.options.keep);
+    let planned = std::mem::take(&mut firing.jobs);
+    firing.jobs = planned.into_iter().filter_map(|job| prepare_job(duly, rule, job)).collect();
+    if firing.jobs.is_empty() {
+        firing.last = None;
     }
     Some(firing)
+}
+
+/// Runs the middleware on the job of a tick. Returns `None` if the middleware rejects the job, so that the tick is
+/// skipped.
+fn prepare_job(duly: &Duly, rule: &CronRule, mut planned: Push) -> Option<Push> {
+    let (id, queue, unique, conflict) = (planned.id, planned.queue.clone(), planned.unique.clone(), planned.conflict);
+    if let Some(key) = unique.clone().map(UniqueKey::from_stored) {
+        planned = planned.unique(key.key()).unique_scope(key.scope());
+    }
+    let job = before_push(&duly.middleware, planned).and_then(|mut job| {
+        // The tick is identified by its id, and the rule by its queue and key.
+        (job.id, job.has_fresh_id, job.queue, job.unique, job.conflict) = (id, false, queue, unique, conflict);
+        job.keep.get_or_insert(duly.options.keep);
+        job.check().map(|()| job)
+    });
+    job.inspect_err(|error| tracing::warn!(rule = rule.name, %error, "skipped a cron tick: its job was rejected")).ok()
 }
 
 /// Removes or cancels the job that blocks a tick. Returns whether the tick is unblocked; a running job ends later.
@@ -217,7 +248,7 @@ async fn remove_blocking_job(store: &Arc<dyn Store>, duly: &Duly, job: JobId) ->
     let duly = duly.clone();
     // If the cancellation fails, the tick keeps waiting and tries again.
     tokio::spawn(async move {
-        if let Err(error) = duly.cancel(job).await {
+        if let Err(error) = duly.jobs().cancel(job).await {
             tracing::warn!(id = %job, %error, "cannot cancel the job that a cron rule replaces");
         }
     });

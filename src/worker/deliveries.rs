@@ -1,12 +1,21 @@
 //! Jobs of one queue that pushes have delivered to this node and that have not started yet.
 
+use tokio::time::Instant;
+
 use crate::job::{Fence, HeldJob};
 use crate::worker::outcomes::{ClaimKey, claim_key};
+
+/// A delivered job.
+#[derive(Debug)]
+pub(super) struct DeliveredJob {
+    pub(super) held: HeldJob,
+    pub(super) received: Instant,
+}
 
 /// Delivered jobs of one queue.
 #[derive(Debug)]
 pub(super) struct Deliveries {
-    waiting: Vec<HeldJob>,
+    waiting: Vec<DeliveredJob>,
     /// The highest fence that a resync or a delivery has reported.
     highest_fence: Fence,
 }
@@ -20,16 +29,16 @@ impl Deliveries {
         self.waiting.len()
     }
 
-    pub(super) fn add(&mut self, held: HeldJob) {
-        self.waiting.push(held);
+    pub(super) fn add(&mut self, delivered: DeliveredJob) {
+        self.waiting.push(delivered);
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<HeldJob> {
+    pub(super) fn take_all(&mut self) -> Vec<DeliveredJob> {
         std::mem::take(&mut self.waiting)
     }
 
     pub(super) fn contains(&self, key: ClaimKey) -> bool {
-        self.waiting.iter().any(|held| claim_key(held) == key)
+        self.waiting.iter().any(|delivered| claim_key(&delivered.held) == key)
     }
 
     /// Returns whether a resync or another delivery may have reported this job before: a connection and its successor

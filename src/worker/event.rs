@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::job::{HeldJob, JobId, Outcome};
 use crate::node::NodeId;
 
-/// Something that happened in a worker.
+/// Something that happened in a worker. [`Worker::on_event`](crate::Worker::on_event) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -33,6 +33,8 @@ pub enum Event<'a> {
         outcome: &'a Outcome,
         /// Why the job was released, if its handler did not decide that.
         reason: Option<&'a str>,
+        /// The job was cancelled and did not succeed: it has ended, whatever the outcome is.
+        cancelled: bool,
         /// How long the attempt ran.
         duration: Duration,
     },
@@ -70,6 +72,20 @@ pub enum Event<'a> {
 }
 
 /// The number of attempts of a worker by outcome.
+///
+/// # Examples
+///
+/// ```
+/// # use duly::{Ctx, Duly, Push};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = Duly::open(":memory:").await?;
+/// duly.push(Push::new("mail", "{}")).await?;
+/// let summary = duly.worker().on_kind("mail", async |_: Ctx| ()).drain().await?;
+/// assert_eq!((summary.acked, summary.retried), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunSummary {
@@ -81,6 +97,8 @@ pub struct RunSummary {
     pub buried: u64,
     /// Released without counting as an attempt.
     pub released: u64,
+    /// Unsuccessful attempts of cancelled jobs. They are in none of the other numbers.
+    pub cancelled: u64,
     /// Rejected, because another node had taken the job over.
     pub lost: u64,
     /// Not known to be recorded when the worker left, because the store did not reply. These jobs may run again.
@@ -93,11 +111,12 @@ impl RunSummary {
     /// Returns the number of recorded outcomes.
     #[must_use]
     pub fn settled(&self) -> u64 {
-        self.acked + self.retried + self.buried + self.released
+        self.acked + self.retried + self.buried + self.released + self.cancelled
     }
 
-    pub(crate) fn record(&mut self, outcome: &Outcome) {
+    pub(crate) fn record(&mut self, outcome: &Outcome, cancelled: bool) {
         let field = match outcome {
+            _ if cancelled => &mut self.cancelled,
             Outcome::Ack => &mut self.acked,
             Outcome::Retry { .. } => &mut self.retried,
             Outcome::Bury { .. } => &mut self.buried,

@@ -13,22 +13,31 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::clock;
+use crate::job::retry::Retry;
 use crate::job::{HeldJob, JobId, Outcome};
 use crate::peers::RunningJob;
 use crate::store::{AttemptEnd, AttemptTiming};
 use crate::sync::LockExt;
-use crate::worker::attempt::{Attempt, AttemptResult, CANCELLED_ERROR, CRASH_SUSPECT_MIN};
-use crate::worker::handler::{AttemptState, Handlers};
-use crate::worker::outcomes::{ClaimKey, UnsettledOutcome, claim_key};
+use crate::worker::attempt::{Attempt, AttemptResult, retry_or_bury};
+use crate::worker::attempt_poll::PollState;
+use crate::worker::attempt_state::AttemptState;
+use crate::worker::cancel::end_cancelled;
+use crate::worker::end_reason::EndReason;
+use crate::worker::handler::Handlers;
+use crate::worker::outcomes::{ClaimKey, UnsettledEnd, claim_key};
 
 /// Delay of a job if its task broke and gave no outcome.
 const BROKEN_TASK_DELAY: Duration = Duration::from_secs(1);
+
+/// How much longer than its timeout a blocked attempt may take: if its thread is free, it times out by itself.
+const BLOCKED_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// A running attempt.
 struct RunningAttempt {
     /// Sequence number of the attempt; its slot is reused afterwards.
     number: u64,
     queue_index: usize,
+    retry: Retry,
     state: Arc<AttemptState>,
     task: JoinHandle<()>,
     started: Instant,
@@ -40,12 +49,32 @@ impl RunningAttempt {
         &self.state.held
     }
 
-    /// Returns the result of the attempt. A cancelled job is always buried.
-    fn cancelled_or(&self, result: AttemptResult) -> AttemptResult {
-        if self.state.cancellation.is_job_cancelled() { Outcome::bury(CANCELLED_ERROR).into() } else { result }
+    /// Returns the result of the attempt, or how a job ends that was cancelled since the attempt decided it.
+    fn cancelled_or(&self, cancelled: &Outcome, result: AttemptResult) -> AttemptResult {
+        let is_decided = result.outcome == Outcome::Ack || result.reason == Some(EndReason::Cancelled);
+        match !is_decided && self.state.cancellation.is_job_cancelled() {
+            true => AttemptResult::cancelled(end_cancelled(cancelled, result.outcome)),
+            false => result,
+        }
     }
 
-    fn into_outcome(self, result: AttemptResult, keep_dead: Duration) -> (usize, UnsettledOutcome) {
+    /// Returns the result of an attempt past its timeout while a handler blocks the runtime.
+    fn blocked_result(&self) -> AttemptResult {
+        let timeout = self.held().job.timeout;
+        let error = match self.state.poll.get() {
+            PollState::NeverPolled => return AttemptResult::released(Duration::ZERO, EndReason::WorkerBlocked),
+            PollState::Polling => {
+                format!(
+                    "the handler blocked its thread past its timeout of {timeout:?}; run blocking code with tokio::task::spawn_blocking"
+                )
+            }
+            PollState::Pending => format!("timed out after {timeout:?}: another handler blocked the runtime"),
+        };
+        retry_or_bury(self.held(), self.retry, None, error).into()
+    }
+
+    /// Returns the index of the queue, and how the attempt ended.
+    fn into_end(self, result: AttemptResult, keep_dead: Duration) -> (usize, UnsettledEnd) {
         self.state.finished.store(true, Ordering::SeqCst);
         let timing = AttemptTiming { lateness: self.lateness, duration: clock::monotonic_now() - self.started };
         let end = AttemptEnd {
@@ -53,7 +82,7 @@ impl RunningAttempt {
             deferred: result.is_unknown_kind(),
             ..AttemptEnd::new(self.state.held.clone(), result.outcome, keep_dead)
         };
-        (self.queue_index, UnsettledOutcome::new(end, result.reason, self.started))
+        (self.queue_index, UnsettledEnd::new(end, result.reason, self.started))
     }
 }
 
@@ -113,7 +142,7 @@ impl Drop for ResultSender {
     fn drop(&mut self) {
         self.mark_polled();
         if !self.sent {
-            let result = AttemptResult::released(BROKEN_TASK_DELAY, "its task ended without an outcome");
+            let result = AttemptResult::released(BROKEN_TASK_DELAY, EndReason::TaskBroken);
             self.results.push((self.slot, self.number, result));
         }
     }
@@ -123,6 +152,8 @@ impl Drop for ResultSender {
 pub(super) struct InFlight {
     /// How long dead jobs are kept.
     keep_dead: Duration,
+    /// The outcome of an attempt that does not succeed, at a job that was cancelled.
+    cancelled_outcome: Outcome,
     /// Running attempts by slot.
     slots: Vec<Option<RunningAttempt>>,
     free_slots: Vec<usize>,
@@ -133,9 +164,10 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(keep_dead: Duration) -> Self {
+    pub(super) fn new(keep_dead: Duration, cancelled_outcome: Outcome) -> Self {
         InFlight {
             keep_dead,
+            cancelled_outcome,
             slots: Vec::new(),
             free_slots: Vec::new(),
             started_count: 0,
@@ -150,11 +182,12 @@ impl InFlight {
             self.slots.len() - 1
         });
         self.started_count += 1;
-        let (number, state, started) = (self.started_count, attempt.ctx.attempt_state.clone(), clock::monotonic_now());
+        let (number, retry, started) = (self.started_count, attempt.retry, clock::monotonic_now());
+        let state = attempt.ctx.attempt_state.clone();
         self.results.unpolled.fetch_add(1, Ordering::SeqCst);
         let sender = ResultSender { results: self.results.clone(), slot, number, unpolled: true, sent: false };
         let task = tokio::spawn(run_attempt(attempt, handlers, sender));
-        self.slots[slot] = Some(RunningAttempt { number, queue_index, state, task, started, lateness });
+        self.slots[slot] = Some(RunningAttempt { number, queue_index, retry, state, task, started, lateness });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -174,8 +207,8 @@ impl InFlight {
         self.slots.iter().flatten()
     }
 
-    /// Waits for the next attempt to finish, and returns its queue index and outcome. Never resolves if there is none.
-    pub(super) async fn next_finished(&mut self) -> (usize, UnsettledOutcome) {
+    /// Waits for the next attempt to finish, and returns its queue index and end. Never resolves if there is none.
+    pub(super) async fn next_finished(&mut self) -> (usize, UnsettledEnd) {
         loop {
             if let Some(finished) = self.try_next_finished() {
                 return finished;
@@ -185,7 +218,7 @@ impl InFlight {
     }
 
     /// Returns an attempt that has finished, if there is one.
-    pub(super) fn try_next_finished(&mut self) -> Option<(usize, UnsettledOutcome)> {
+    pub(super) fn try_next_finished(&mut self) -> Option<(usize, UnsettledEnd)> {
         loop {
             if self.received.is_empty() {
                 std::mem::swap(&mut self.received, &mut *self.results.lock());
@@ -194,22 +227,37 @@ impl InFlight {
             // An aborted attempt also sends a result, perhaps after its slot has been reused.
             if let Some(running) = self.slots[slot].take_if(|running| running.number == number) {
                 self.free_slots.push(slot);
-                let result = running.cancelled_or(result);
-                return Some(running.into_outcome(result, self.keep_dead));
+                let result = running.cancelled_or(&self.cancelled_outcome, result);
+                return Some(running.into_end(result, self.keep_dead));
             }
         }
     }
 
-    /// Returns how long a job that may crash this process has been running, if there is one.
-    pub(super) fn crash_suspect_elapsed(&self) -> Option<Duration> {
-        let suspect = self.iter().find(|running| running.held().crashes >= CRASH_SUSPECT_MIN);
-        suspect.map(|suspect| clock::monotonic_now() - suspect.started)
+    /// Ends the attempts that are past their timeout while a handler blocks the runtime, so that nothing else can end
+    /// them. The code of the handler may still run; its result is dropped.
+    pub(super) fn end_blocked(&mut self) -> Vec<(usize, UnsettledEnd)> {
+        let now = clock::monotonic_now();
+        // An attempt that has just returned has its own result.
+        let mut ended: Vec<(usize, UnsettledEnd)> = std::iter::from_fn(|| self.try_next_finished()).collect();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let is_overdue = |running: &mut RunningAttempt| {
+                now - running.started >= running.held().job.timeout.saturating_add(BLOCKED_TIMEOUT_MARGIN)
+            };
+            if let Some(running) = slot.take_if(is_overdue) {
+                self.free_slots.push(index);
+                running.state.cancellation.cancel_attempt();
+                running.task.abort();
+                let result = running.cancelled_or(&self.cancelled_outcome, running.blocked_result());
+                ended.push(running.into_end(result, self.keep_dead));
+            }
+        }
+        ended
     }
 
-    /// Returns whether a running attempt has not exceeded its timeout.
-    pub(super) fn has_time_left(&self) -> bool {
-        let now = clock::monotonic_now();
-        self.iter().any(|running| now - running.started < running.held().job.timeout)
+    /// Returns the claim of the only running attempt, if exactly one runs.
+    pub(super) fn only_claim(&self) -> Option<ClaimKey> {
+        let only = if self.len() == 1 { self.iter().next() } else { None };
+        only.map(|running| claim_key(running.held()))
     }
 
     /// Returns the claims of a queue that have a running attempt.
@@ -228,15 +276,8 @@ impl InFlight {
     pub(super) fn snapshot(&self) -> Vec<RunningJob> {
         let describe = |running: &RunningAttempt| {
             let (held, progress) = (running.held(), f64::from_bits(running.state.progress.load(Ordering::Relaxed)));
-            RunningJob {
-                id: held.job.id,
-                queue: held.job.queue.clone(),
-                kind: held.job.kind.clone(),
-                attempt: held.attempt(),
-                fence: held.fence,
-                running_ms: u64::try_from((clock::monotonic_now() - running.started).as_millis()).unwrap_or(u64::MAX),
-                progress: Some(progress).filter(|progress| !progress.is_nan()),
-            }
+            let progress = Some(progress).filter(|progress| !progress.is_nan());
+            RunningJob::new(held, clock::monotonic_now() - running.started, progress)
         };
         self.iter().map(describe).collect()
     }
@@ -252,16 +293,16 @@ impl InFlight {
     }
 
     /// Aborts all attempts, so that other nodes can run the jobs. Results that were already sent are kept.
-    pub(super) fn abort_all(&mut self) -> Vec<(usize, UnsettledOutcome)> {
-        let mut finished: Vec<(usize, UnsettledOutcome)> = std::iter::from_fn(|| self.try_next_finished()).collect();
+    pub(super) fn abort_all(&mut self) -> Vec<(usize, UnsettledEnd)> {
+        let mut finished: Vec<(usize, UnsettledEnd)> = std::iter::from_fn(|| self.try_next_finished()).collect();
         let running: Vec<RunningAttempt> = self.slots.iter_mut().filter_map(Option::take).collect();
         self.free_slots = (0..self.slots.len()).collect();
         let aborted = running.into_iter().map(|running| {
             running.state.cancellation.cancel_attempt();
             running.task.abort();
-            let aborted = AttemptResult::released(Duration::ZERO, "its grace period was over");
-            let result = running.cancelled_or(aborted);
-            running.into_outcome(result, self.keep_dead)
+            let aborted = AttemptResult::released(Duration::ZERO, EndReason::GracePeriodOver);
+            let result = running.cancelled_or(&self.cancelled_outcome, aborted);
+            running.into_end(result, self.keep_dead)
         });
         finished.extend(aborted);
         finished
@@ -300,6 +341,7 @@ mod tests {
         in_flight.slots.push(Some(RunningAttempt {
             number,
             queue_index: 0,
+            retry: Retry::default(),
             state,
             task,
             started: clock::monotonic_now(),
@@ -309,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn attempt_that_reported_its_result_is_not_released_when_grace_period_ends() {
-        let mut in_flight = InFlight::new(Duration::ZERO);
+        let mut in_flight = InFlight::new(Duration::ZERO, Outcome::release(Duration::ZERO));
         (0..3).for_each(|number| add_pending_attempt(&mut in_flight, number));
         // Sent at the last moment and not received yet.
         in_flight.results.push((1, 1, Outcome::Ack.into()));

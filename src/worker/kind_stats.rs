@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use crate::job::Outcome;
 use crate::store::{
     AttemptTiming, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_NUMBERS, StatCounters, StatsStore, Store,
-    outcome_index, timing_indexes,
+    timing_indexes,
 };
 use crate::sync::LockExt;
 
@@ -33,14 +32,8 @@ impl KindStatsBuffer {
         self.unsent.lock_unpoisoned()
     }
 
-    /// Counts a recorded attempt.
-    pub(crate) fn record(
-        self: &Arc<Self>,
-        store: &Arc<dyn Store>,
-        kind: &str,
-        outcome: &Outcome,
-        timing: AttemptTiming,
-    ) {
+    /// Counts a recorded attempt, by its duration and in the counter of its outcome.
+    pub(crate) fn record(self: &Arc<Self>, store: &Arc<dyn Store>, kind: &str, counter: usize, timing: AttemptTiming) {
         let mut unsent = self.lock();
         let full = unsent.kinds.len() >= KIND_STATS_MAX;
         let kind = if full && !unsent.kinds.contains_key(kind) { OTHER_KINDS } else { kind };
@@ -50,7 +43,7 @@ impl KindStatsBuffer {
         }
         if let Some(numbers) = unsent.kinds.get_mut(kind) {
             let indexes = timing_indexes(timing.lateness, timing.duration);
-            indexes.into_iter().chain([outcome_index(outcome)]).for_each(|index| numbers[index] += 1);
+            indexes.into_iter().chain([counter]).for_each(|index| numbers[index] += 1);
         }
         let was_scheduled = std::mem::replace(&mut unsent.flush_scheduled, true);
         // Unlocked first: a task that cannot start drops its `ScheduledFlush` at once, which locks too.
@@ -98,6 +91,27 @@ impl crate::client::Duly {
     /// Returns statistics of attempts by kind for the last hours (at most 24), hour by hour; the current hour is last.
     ///
     /// Workers send them every few seconds and when they stop. An hour has at most 200 kinds; the rest is `(other)`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Store`](crate::Error::Store) if the store cannot be reached, and
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if it keeps no statistics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Ctx, Duly, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// duly.push(Push::new("mail", "{}")).await?;
+    /// duly.worker().on_kind("mail", async |_: Ctx| ()).drain().await?;
+    /// for hour in duly.kind_stats(24).await? {
+    ///     println!("{}: {} done", hour.kind, hour.counters.done);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn kind_stats(&self, hours: u32) -> crate::Result<Vec<KindStats>> {
         self.store.kind_stats(hours).await
     }
@@ -112,7 +126,7 @@ mod tests {
     fn flush_of_a_stopped_runtime_is_scheduled_again() {
         let (first, second) = (new_runtime(), new_runtime());
         let duly = second.block_on(Duly::open(":memory:")).expect("opens");
-        let count = || duly.kind_stats.record(&duly.store, "mail", &Outcome::Ack, AttemptTiming::default());
+        let count = || duly.kind_stats.record(&duly.store, "mail", 1, AttemptTiming::default());
         first.block_on(async { count() });
         assert!(duly.kind_stats.lock().flush_scheduled);
         drop(first);

@@ -10,6 +10,7 @@ use crate::clock;
 use crate::job::{Fence, HeldJob, JobId, Outcome};
 use crate::store::{AttemptEnd, ProgressUpdate, SETTLE_MAX};
 use crate::worker::backoff::Backoff;
+use crate::worker::end_reason::EndReason;
 
 /// Identifies one claim of a job.
 pub(super) type ClaimKey = (JobId, Fence);
@@ -18,9 +19,9 @@ pub(super) fn claim_key(held: &HeldJob) -> ClaimKey {
     (held.job.id, held.fence)
 }
 
-/// What the worker knows about the recording of an outcome.
+/// How far the recording of an outcome is, as far as the worker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recording {
+pub(super) enum RecordingState {
     /// The store has not recorded it.
     New,
     /// It was sent before and the reply was lost, so the store may have recorded it.
@@ -29,22 +30,22 @@ pub(super) enum Recording {
     Resend,
 }
 
-/// How an attempt ended, until the store has recorded it.
+/// The end of an attempt with what the worker needs until the store has recorded it.
 #[derive(Debug)]
-pub(super) struct UnsettledOutcome {
+pub(super) struct UnsettledEnd {
     pub(super) end: AttemptEnd,
     /// Why the job was released, if its handler did not decide that.
-    pub(super) reason: Option<&'static str>,
+    pub(super) reason: Option<EndReason>,
     /// Unsent progress.
     pub(super) progress_update: Option<ProgressUpdate>,
     /// Since when this node is known to hold the job.
     pub(super) held_since: Instant,
-    pub(super) recording: Recording,
+    pub(super) recording: RecordingState,
 }
 
-impl UnsettledOutcome {
-    pub(super) fn new(end: AttemptEnd, reason: Option<&'static str>, held_since: Instant) -> Self {
-        UnsettledOutcome { end, reason, progress_update: None, held_since, recording: Recording::New }
+impl UnsettledEnd {
+    pub(super) fn new(end: AttemptEnd, reason: Option<EndReason>, held_since: Instant) -> Self {
+        UnsettledEnd { end, reason, progress_update: None, held_since, recording: RecordingState::New }
     }
 
     pub(super) fn claim_key(&self) -> ClaimKey {
@@ -53,30 +54,30 @@ impl UnsettledOutcome {
 
     /// The reply to a settle was lost.
     fn mark_uncertain(&mut self) {
-        if self.recording == Recording::New {
-            self.recording = Recording::MayBeRecorded;
+        if self.recording == RecordingState::New {
+            self.recording = RecordingState::MayBeRecorded;
         }
     }
 }
 
 /// Outcomes of one queue that the store has not recorded yet.
 #[derive(Debug, Default)]
-pub(super) struct UnsettledOutcomes {
-    pending: Vec<UnsettledOutcome>,
+pub(super) struct UnsettledEnds {
+    pending: Vec<UnsettledEnd>,
     /// The attempts in the current request; there is at most one request.
     in_flight: Vec<ClaimKey>,
     backoff: Backoff,
 }
 
-impl UnsettledOutcomes {
-    pub(super) fn add(&mut self, outcome: UnsettledOutcome) {
-        self.pending.push(outcome);
+impl UnsettledEnds {
+    pub(super) fn add(&mut self, finished: UnsettledEnd) {
+        self.pending.push(finished);
     }
 
     /// Releases a job that was not started.
-    pub(super) fn release(&mut self, held: HeldJob, after: Duration, reason: &'static str) {
+    pub(super) fn release(&mut self, held: HeldJob, after: Duration, reason: EndReason) {
         let end = AttemptEnd::new(Arc::new(held), Outcome::release(after), Duration::ZERO);
-        self.add(UnsettledOutcome::new(end, Some(reason), clock::monotonic_now()));
+        self.add(UnsettledEnd::new(end, Some(reason), clock::monotonic_now()));
     }
 
     /// Returns how many outcomes wait to be sent.
@@ -96,7 +97,7 @@ impl UnsettledOutcomes {
 
     /// Returns whether this attempt has finished and is not known to be recorded.
     pub(super) fn contains(&self, attempt: ClaimKey) -> bool {
-        self.in_flight.contains(&attempt) || self.pending.iter().any(|outcome| outcome.claim_key() == attempt)
+        self.in_flight.contains(&attempt) || self.pending.iter().any(|unsettled| unsettled.claim_key() == attempt)
     }
 
     /// Returns when a failed request can be repeated.
@@ -105,13 +106,13 @@ impl UnsettledOutcomes {
     }
 
     /// Takes the outcomes for the next request. Returns none while a request is in flight or a backoff is running.
-    pub(super) fn take_batch(&mut self, now: Instant) -> Vec<UnsettledOutcome> {
+    pub(super) fn take_batch(&mut self, now: Instant) -> Vec<UnsettledEnd> {
         if self.has_in_flight() || !self.backoff.is_over(now) {
             return Vec::new();
         }
         let rest = self.pending.split_off(self.batch_size());
         let batch = std::mem::replace(&mut self.pending, rest);
-        self.in_flight = batch.iter().map(UnsettledOutcome::claim_key).collect();
+        self.in_flight = batch.iter().map(UnsettledEnd::claim_key).collect();
         batch
     }
 
@@ -120,7 +121,7 @@ impl UnsettledOutcomes {
     fn batch_size(&self) -> usize {
         let max = self.pending.len().min(SETTLE_MAX);
         let mut jobs = HashSet::with_capacity(max);
-        self.pending[..max].iter().take_while(|outcome| jobs.insert(outcome.end.id())).count()
+        self.pending[..max].iter().take_while(|unsettled| jobs.insert(unsettled.end.id())).count()
     }
 
     /// The store has recorded the batch.
@@ -132,13 +133,13 @@ impl UnsettledOutcomes {
     /// The request failed: its outcomes go first in the next one. Returns the delay before that.
     pub(super) fn return_batch(
         &mut self,
-        mut batch: Vec<UnsettledOutcome>,
+        mut batch: Vec<UnsettledEnd>,
         may_be_recorded: bool,
         now: Instant,
         lease: Duration,
     ) -> Duration {
         if may_be_recorded {
-            batch.iter_mut().for_each(UnsettledOutcome::mark_uncertain);
+            batch.iter_mut().for_each(UnsettledEnd::mark_uncertain);
         }
         self.in_flight.clear();
         let newer = std::mem::replace(&mut self.pending, batch);
@@ -165,15 +166,15 @@ mod tests {
         duly.store.claim(node.id, claim).await.expect("claims").jobs.pop().expect("the job")
     }
 
-    fn finished(held: &HeldJob, fence: u64) -> UnsettledOutcome {
+    fn finished(held: &HeldJob, fence: u64) -> UnsettledEnd {
         let held = Arc::new(HeldJob { fence: Fence(fence), ..held.clone() });
-        UnsettledOutcome::new(AttemptEnd::new(held, Outcome::Ack, Duration::ZERO), None, clock::monotonic_now())
+        UnsettledEnd::new(AttemptEnd::new(held, Outcome::Ack, Duration::ZERO), None, clock::monotonic_now())
     }
 
     #[tokio::test]
     async fn two_attempts_of_one_job_are_not_settled_in_one_batch() {
         let (one, other, now) = (claim_job().await, claim_job().await, clock::monotonic_now());
-        let mut outcomes = UnsettledOutcomes::default();
+        let mut outcomes = UnsettledEnds::default();
         outcomes.add(finished(&one, 1));
         let batch = outcomes.take_batch(now);
         let later = now + outcomes.return_batch(batch, true, now, Duration::from_secs(9));
@@ -181,7 +182,7 @@ mod tests {
         // The reply to the first settle was lost although it was recorded, and the job was claimed again.
         outcomes.add(finished(&one, 3));
         let fences =
-            |batch: Vec<UnsettledOutcome>| batch.iter().map(|outcome| outcome.end.fence().0).collect::<Vec<_>>();
+            |batch: Vec<UnsettledEnd>| batch.iter().map(|unsettled| unsettled.end.fence().0).collect::<Vec<_>>();
         assert_eq!(fences(outcomes.take_batch(now)), [0u64; 0], "the backoff is running");
         assert_eq!(fences(outcomes.take_batch(later)), [1, 2]);
         outcomes.confirm_batch();

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::worker::end_reason::EndReason;
+
 /// Longer grace periods make no difference.
 const GRACE_PERIOD_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a worker tries to record the last outcomes.
@@ -98,12 +100,12 @@ impl Phase {
     }
 
     /// Returns why a job that was claimed is not started; `None` if it is.
-    pub(super) fn release_reason(self) -> Option<&'static str> {
+    pub(super) fn release_reason(self) -> Option<EndReason> {
         match self {
             Phase::Running => None,
-            Phase::Quiet => Some("claimed while the worker was quiet"),
-            Phase::Blocked => Some("claimed while a handler blocked the worker"),
-            Phase::Stopping { .. } | Phase::Leaving { .. } => Some("claimed while the worker was stopping"),
+            Phase::Quiet => Some(EndReason::WorkerQuiet),
+            Phase::Blocked => Some(EndReason::WorkerBlocked),
+            Phase::Stopping { .. } | Phase::Leaving { .. } => Some(EndReason::WorkerStopping),
         }
     }
 }

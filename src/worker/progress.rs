@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::job::{Fence, HeldJob, JobId, JobProgress};
 use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PROGRESS_UPDATES_MAX, ProgressUpdate, truncate_text};
 use crate::sync::LockExt;
-use crate::worker::handler::AttemptState;
+use crate::worker::attempt_state::AttemptState;
 
 /// Unsent progress of one attempt.
 #[derive(Default)]
@@ -50,6 +50,11 @@ impl ProgressBuffer {
 
     pub(crate) fn set_result(&self, attempt: &AttemptState, result: String) {
         self.update(attempt, |unsent| unsent.result = Some(result));
+    }
+
+    /// Returns the result that a running attempt has set so far.
+    pub(crate) fn result(&self, held: &HeldJob) -> Option<String> {
+        self.lock().get(&(held.job.id, held.fence)).and_then(|(_, unsent)| unsent.result.clone())
     }
 
     /// Waits until there is something to send.

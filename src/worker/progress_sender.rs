@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::{PROGRESS_UPDATES_MAX, ProgressStore, ProgressUpdate, Store};
-use crate::worker::outcomes::UnsettledOutcome;
+use crate::worker::outcomes::UnsettledEnd;
 use crate::worker::progress::ProgressBuffer;
 
 /// Updates within this time go into one request.
@@ -37,11 +37,11 @@ pub(super) fn start(buffer: Arc<ProgressBuffer>, store: Arc<dyn Store>, node: No
 
 /// Sends the last updates of finished attempts, before their settle. A recorded update is not sent again if the settle
 /// is repeated.
-pub(super) async fn send_final_updates(store: &dyn Store, node: NodeId, batch: &mut [UnsettledOutcome]) {
-    let updates: Vec<_> = batch.iter().filter_map(|outcome| outcome.progress_update.clone()).collect();
+pub(super) async fn send_final_updates(store: &dyn Store, node: NodeId, batch: &mut [UnsettledEnd]) {
+    let updates: Vec<_> = batch.iter().filter_map(|finished| finished.progress_update.clone()).collect();
     let recorded = send_updates(store, node, updates).await;
-    let is_recorded = |outcome: &&mut UnsettledOutcome| recorded.contains(&outcome.end.id());
-    batch.iter_mut().filter(is_recorded).for_each(|outcome| outcome.progress_update = None);
+    let is_recorded = |finished: &&mut UnsettledEnd| recorded.contains(&finished.end.id());
+    batch.iter_mut().filter(is_recorded).for_each(|finished| finished.progress_update = None);
 }
 
 /// Sends updates. Failures are ignored, so that no attempt fails because of them.

@@ -1,7 +1,7 @@
 //! One queue of a worker: its slots, and the parts that decide on requests to the store.
 //!
 //! - [`ClaimState`] decides when to claim.
-//! - [`UnsettledOutcomes`] keeps outcomes until the store has recorded them.
+//! - [`UnsettledEnds`] keeps outcomes until the store has recorded them.
 //! - [`Deliveries`] keeps jobs that pushes have delivered.
 //! - [`CronTicks`] decides when to fire cron rules.
 //! - [`Suspects`] lists nodes that may be dead.
@@ -11,15 +11,18 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::job::HeldJob;
+use crate::clock;
+use crate::job::{Fence, HeldJob, Outcome, UniqueKey};
 use crate::metrics;
+use crate::node::NodeId;
 use crate::store::{ClaimReply, HeartbeatReply};
-use crate::worker::claim_state::ClaimState;
-use crate::worker::cron_ticks::CronTicks;
-use crate::worker::deliveries::Deliveries;
+use crate::worker::claim_state::{ClaimPurpose, ClaimState};
+use crate::worker::cron_ticks::{CronTicks, TickReport};
+use crate::worker::deliveries::{DeliveredJob, Deliveries};
+use crate::worker::end_reason::EndReason;
 use crate::worker::held_count_check::HeldCountCheck;
 use crate::worker::lease_history::LeaseHistory;
-use crate::worker::outcomes::UnsettledOutcomes;
+use crate::worker::outcomes::{ClaimKey, UnsettledEnd, UnsettledEnds};
 use crate::worker::prune_schedule::PruneSchedule;
 use crate::worker::suspects::Suspects;
 
@@ -37,14 +40,16 @@ pub(super) struct QueueState {
     weight: Option<u32>,
     /// Running attempts.
     running: usize,
-    pub(super) claims: ClaimState,
-    pub(super) outcomes: UnsettledOutcomes,
-    pub(super) deliveries: Deliveries,
-    pub(super) ticks: CronTicks,
-    pub(super) suspects: Suspects,
-    pub(super) lease: LeaseHistory,
-    pub(super) prune: PruneSchedule,
-    pub(super) count_check: HeldCountCheck,
+    /// How many of them the gauge counts.
+    reported_running: usize,
+    claims: ClaimState,
+    outcomes: UnsettledEnds,
+    deliveries: Deliveries,
+    ticks: CronTicks,
+    suspects: Suspects,
+    lease: LeaseHistory,
+    prune: PruneSchedule,
+    count_check: HeldCountCheck,
 }
 
 impl QueueState {
@@ -54,8 +59,9 @@ impl QueueState {
             limit,
             weight: None,
             running: 0,
+            reported_running: 0,
             claims: ClaimState::new(),
-            outcomes: UnsettledOutcomes::default(),
+            outcomes: UnsettledEnds::default(),
             deliveries: Deliveries::new(),
             ticks: CronTicks::default(),
             suspects: Suspects::default(),
@@ -106,9 +112,23 @@ impl QueueState {
         self.running += 1;
     }
 
-    pub(super) fn record_finished(&mut self) {
+    /// Adds the end of a running attempt, to be settled.
+    pub(super) fn add_finished(&mut self, finished: UnsettledEnd) {
+        self.record_finished();
+        self.outcomes.add(finished);
+    }
+
+    fn record_finished(&mut self) {
         self.running -= 1;
         self.count_check.record_changes(1);
+    }
+
+    /// Updates the gauge of running attempts, if their number has changed.
+    pub(super) fn report_running(&mut self) {
+        if self.running != self.reported_running {
+            metrics::add_running(&self.name, self.running as f64 - self.reported_running as f64);
+            self.reported_running = self.running;
+        }
     }
 
     // Claims.
@@ -128,8 +148,100 @@ impl QueueState {
         if self.limit >= 2 * CLAIM_AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
     }
 
+    /// A claim may find jobs.
+    pub(super) fn request_claim(&mut self) {
+        self.claims.request_claim();
+    }
+
+    /// This node may hold jobs that it does not know.
+    pub(super) fn request_resync(&mut self) {
+        self.claims.request_resync();
+    }
+
+    /// Returns whether the list of held jobs was requested and has not been sent.
+    pub(super) fn wants_resync(&self) -> bool {
+        self.claims.wants_resync()
+    }
+
+    pub(super) fn is_resyncing(&self) -> bool {
+        self.claims.is_resyncing()
+    }
+
+    /// Returns whether claimed or delivered jobs may still arrive.
+    pub(super) fn expects_jobs(&self) -> bool {
+        self.claims.has_in_flight() || self.deliveries.len() > 0
+    }
+
+    /// Returns whether no claim is in flight and no backoff is running.
+    pub(super) fn can_claim(&self, now: Instant) -> bool {
+        self.claims.can_send(now)
+    }
+
+    /// Returns whether this node should leave the idle list, because it has no free slot.
+    pub(super) fn should_leave_idle_list(&self, worker_accepts_none: bool, now: Instant) -> bool {
+        self.claims.is_on_idle_list() && self.claims.can_send(now) && (worker_accepts_none || self.is_full())
+    }
+
+    /// Takes the suspect to name in the next claim.
+    pub(super) fn take_suspect(&mut self) -> Option<NodeId> {
+        self.suspects.take()
+    }
+
+    /// Takes a suspect for a claim of no jobs, if one can be sent now.
+    pub(super) fn take_suspect_to_take_back(&mut self, now: Instant) -> Option<NodeId> {
+        (self.claims.wants_claim() && self.claims.can_send(now)).then(|| self.suspects.take()).flatten()
+    }
+
+    pub(super) fn record_claim_sent(&mut self, purpose: ClaimPurpose) {
+        self.claims.record_sent(purpose);
+    }
+
+    /// Records that a reply to a claim, or an error, has arrived.
+    pub(super) fn record_claim_reply(&mut self, purpose: ClaimPurpose) {
+        self.claims.record_reply(purpose);
+    }
+
+    /// Records a failed claim and returns the delay before the next one.
+    pub(super) fn record_claim_failure(&mut self, now: Instant, lease: Duration, may_be_applied: bool) -> Duration {
+        self.claims.record_failure(now, lease, may_be_applied)
+    }
+
+    /// Records the reply to a request that claims no jobs.
+    pub(super) fn record_reply_without_claim(&mut self) {
+        self.claims.record_reply_without_claim();
+    }
+
+    /// Applies the reply to a claim of `max` jobs and returns the jobs to start: none if the node may have lost them
+    /// since the claim was sent. `replied_at` is the local time of the reply's delays.
+    pub(super) fn apply_claim_reply(
+        &mut self,
+        max: usize,
+        suspect: Option<NodeId>,
+        reply: ClaimReply,
+        sent: Instant,
+        replied_at: Instant,
+        lease: Duration,
+    ) -> Vec<HeldJob> {
+        self.count_claimed(&reply);
+        if let Some(suspect) = suspect.filter(|_| reply.suspect_has_more) {
+            self.suspects.add(suspect);
+        }
+        let tick_is_due = reply.next_tick.is_some_and(|tick| tick.is_zero());
+        self.ticks.record_next_tick(reply.next_tick.map(|tick| replied_at + tick), tick_is_due);
+        let next_due = reply.next_due.map(|due| replied_at + due);
+        self.claims.record_claimed(reply.jobs.len() == max, reply.has_more, next_due);
+        if !self.suspects.is_empty() {
+            self.claims.request_claim();
+        }
+        if reply.jobs.is_empty() || self.lease.is_valid_since(sent, clock::monotonic_now(), lease) {
+            return reply.jobs;
+        }
+        self.claims.request_resync();
+        Vec::new()
+    }
+
     /// Counts the jobs of a claim reply.
-    pub(super) fn count_claimed(&mut self, reply: &ClaimReply) {
+    fn count_claimed(&mut self, reply: &ClaimReply) {
         self.count_check.record_changes(reply.jobs.len() as u64);
         metrics::record_claimed(&self.name, reply.jobs.len());
         metrics::record_taken_back(&self.name, reply.taken_back);
@@ -141,15 +253,130 @@ impl QueueState {
         }
     }
 
-    /// Accepts a job that a push delivered to this node.
-    pub(super) fn add_delivered(&mut self, held: HeldJob, now: SystemTime) {
+    // Deliveries.
+
+    /// Accepts a job that a push delivered to this node. Other nodes learn of due times with their next heartbeat, at
+    /// `next_heartbeat` at the latest.
+    pub(super) fn add_delivered(&mut self, delivered: DeliveredJob, now: SystemTime, next_heartbeat: Instant) {
         self.count_check.record_changes(1);
-        self.claims.record_delivery();
+        self.claims.record_delivery(next_heartbeat);
         metrics::record_claimed(&self.name, 1);
-        let lateness = now.duration_since(held.due).unwrap_or_default();
+        let lateness = now.duration_since(delivered.held.due).unwrap_or_default();
         metrics::lateness_histogram(&self.name).record(lateness.as_secs_f64());
-        self.deliveries.add(held);
+        self.deliveries.add(delivered);
     }
+
+    pub(super) fn take_delivered(&mut self) -> Vec<DeliveredJob> {
+        self.deliveries.take_all()
+    }
+
+    /// Returns how many delivered jobs have not started.
+    pub(super) fn delivered_count(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// Returns whether a delivered job has to wait: a resync in flight may already list it, and slots reserved by a
+    /// claim are free if it finds nothing.
+    pub(super) fn must_delay_delivery(&self, has_room: bool) -> bool {
+        self.claims.is_resyncing() || (self.claims.has_in_flight() && !has_room)
+    }
+
+    /// Keeps a delivered job that has to wait.
+    pub(super) fn return_delivered(&mut self, delivered: DeliveredJob) {
+        self.deliveries.add(delivered);
+    }
+
+    /// Returns whether another node may have taken a delivered job.
+    pub(super) fn may_have_lost(&self, delivered: &DeliveredJob, now: Instant, lease: Duration) -> bool {
+        self.lease.may_predate_gap(delivered.received, now, lease)
+    }
+
+    /// Returns whether a resync or another delivery may have reported this job before.
+    pub(super) fn may_be_duplicate(&self, held: &HeldJob) -> bool {
+        self.deliveries.may_be_duplicate(held)
+    }
+
+    /// Records the fence of a job that a resync or a delivery has reported.
+    pub(super) fn record_fence(&mut self, fence: Fence) {
+        self.deliveries.record_fence(fence);
+    }
+
+    // Outcomes.
+
+    /// Releases a job that was not started.
+    pub(super) fn release(&mut self, held: HeldJob, after: Duration, reason: EndReason) {
+        self.outcomes.release(held, after, reason);
+    }
+
+    /// Settles an attempt again.
+    pub(super) fn resend(&mut self, end: UnsettledEnd) {
+        self.outcomes.add(end);
+    }
+
+    /// Returns how many outcomes wait to be sent.
+    pub(super) fn pending_outcomes(&self) -> usize {
+        self.outcomes.pending_count()
+    }
+
+    /// Returns how many outcomes are not known to be recorded.
+    pub(super) fn unrecorded_outcomes(&self) -> usize {
+        self.outcomes.unrecorded_count()
+    }
+
+    /// Returns whether a settle is in flight.
+    pub(super) fn is_settling(&self) -> bool {
+        self.outcomes.has_in_flight()
+    }
+
+    /// Returns whether this claim has finished or was delivered, and is not known to be recorded.
+    pub(super) fn has_claim(&self, claim: ClaimKey) -> bool {
+        self.outcomes.contains(claim) || self.deliveries.contains(claim)
+    }
+
+    /// Takes the outcomes for the next settle.
+    pub(super) fn take_batch(&mut self, now: Instant) -> Vec<UnsettledEnd> {
+        self.outcomes.take_batch(now)
+    }
+
+    /// The settle failed. Returns the delay before the next one.
+    pub(super) fn return_batch(
+        &mut self,
+        batch: Vec<UnsettledEnd>,
+        may_be_recorded: bool,
+        now: Instant,
+        lease: Duration,
+    ) -> Duration {
+        self.outcomes.return_batch(batch, may_be_recorded, now, lease)
+    }
+
+    /// The store has replied to a settle of this many outcomes.
+    pub(super) fn confirm_settled(&mut self, count: usize) {
+        self.outcomes.confirm_batch();
+        self.count_check.record_changes(count as u64);
+    }
+
+    /// Returns whether no other node can have taken jobs that were held since then.
+    pub(super) fn has_held_since(&self, since: Instant, now: Instant, lease: Duration) -> bool {
+        self.lease.is_valid_since(since, now, lease)
+    }
+
+    /// Acts on an outcome that the store has recorded.
+    pub(super) fn follow_up(&mut self, settled: &UnsettledEnd) {
+        let (end, job) = (&settled.end, &settled.end.held().job);
+        let has_ended =
+            matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) || settled.reason == Some(EndReason::Cancelled);
+        if has_ended {
+            self.ticks.unblock_rule(job.unique.as_ref().map(UniqueKey::as_str));
+        }
+        match end.outcome {
+            Outcome::Ack if !job.keep.is_zero() => self.prune.count_done(),
+            Outcome::Ack | Outcome::Bury { .. } => {}
+            // A claim finds the job, or reports when it becomes due.
+            Outcome::Retry { .. } | Outcome::Release { .. } => self.claims.request_claim(),
+        }
+    }
+
+    // Cron rules and prunes.
 
     /// Requests a claim. Claim replies also report due ticks, but without a free slot no claim is sent. Then the ticks
     /// are checked separately, or a new cron rule would wait until a job finishes.
@@ -160,15 +387,58 @@ impl QueueState {
         }
     }
 
+    /// Begins a check of due ticks, if it is time for one. Returns the unblocked rules that it covers.
+    pub(super) fn begin_tick_check(&mut self, now: Instant) -> Option<Vec<String>> {
+        self.ticks.begin_check(now)
+    }
+
+    /// Returns when to check ticks next.
+    pub(super) fn next_tick_check(&self, now: Instant) -> Option<Instant> {
+        self.ticks.next_check_at(now)
+    }
+
+    /// Records the result of a check of ticks; a claim may find the jobs of fired rules.
+    pub(super) fn record_tick_report(&mut self, report: TickReport, now: Instant) {
+        if self.ticks.record_report(report, now) {
+            self.claims.request_claim();
+        }
+    }
+
+    pub(super) fn record_ticks_unsupported(&mut self) {
+        self.ticks.record_unsupported();
+    }
+
+    /// Records a failed check of ticks and returns the delay before the next one.
+    pub(super) fn record_tick_failure(&mut self, now: Instant, lease: Duration) -> Duration {
+        self.ticks.record_failure(now, lease)
+    }
+
+    /// If it is time to prune, schedules the next prune, and returns whether to remove unused queues too.
+    pub(super) fn take_due_prune(&mut self, now: Instant) -> Option<bool> {
+        self.prune.take_due(now).then(|| self.prune.take_queue_removal())
+    }
+
+    /// The last prune deleted as many jobs as it may: there are probably more.
+    pub(super) fn request_prune(&mut self) {
+        self.prune.request_another();
+    }
+
     // Heartbeats and deadlines.
 
     /// Handles the reply to a heartbeat, unless it does not cover this queue: compares the counts of held jobs and
-    /// notes dead and dying nodes.
-    pub(super) fn handle_heartbeat(&mut self, reply: &HeartbeatReply, now: Instant, lease: Duration) {
+    /// notes dead and dying nodes. `waiting_suspects` are held here, although they have not started.
+    pub(super) fn handle_heartbeat(
+        &mut self,
+        reply: &HeartbeatReply,
+        waiting_suspects: usize,
+        now: Instant,
+        lease: Duration,
+    ) {
         if !reply.unreachable.contains(&self.name) {
             self.lease.record_heartbeat(now, lease);
             let theirs = reply.held.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, held)| *held);
-            let ours = (self.running + self.outcomes.pending_count() + self.deliveries.len()) as u64;
+            let unstarted = self.deliveries.len() + waiting_suspects;
+            let ours = (self.running + self.outcomes.pending_count() + unstarted) as u64;
             let at_rest = !self.outcomes.has_in_flight() && !self.claims.has_in_flight();
             if self.count_check.is_out_of_sync(theirs, ours, at_rest) {
                 self.claims.request_resync();
@@ -216,38 +486,13 @@ impl QueueState {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::worker::claim_state::ClaimPurpose;
-
-    #[test]
-    fn large_claim_is_split_in_two_and_overlapped() {
-        let now = Instant::now();
-        let half = ClaimPurpose::TakeJobs(2 * CLAIM_AHEAD_MIN, None);
-        let mut queue = QueueState::new("q".into(), 4 * CLAIM_AHEAD_MIN);
-        assert_eq!((queue.jobs_to_claim(now), queue.claim_size_max()), (4 * CLAIM_AHEAD_MIN, 2 * CLAIM_AHEAD_MIN));
-        queue.claims.record_sent(half);
-        assert_eq!(queue.jobs_to_claim(now), 0, "the first claim may not be full");
-        queue.claims.record_reply(half);
-        queue.claims.record_claimed(true, false, None);
-        queue.claims.record_sent(half);
-        assert_eq!(queue.jobs_to_claim(now), 2 * CLAIM_AHEAD_MIN);
-        queue.claims.request_resync();
-        assert_eq!(queue.jobs_to_claim(now), 0, "a resync waits until no claim is in flight");
-        queue.claims.record_reply(half);
-        assert_eq!(queue.jobs_to_claim(now), 0, "no claim before the resync");
-        let few = QueueState::new("q".into(), CLAIM_AHEAD_MIN);
-        assert_eq!((few.jobs_to_claim(now), few.claim_size_max()), (CLAIM_AHEAD_MIN, CLAIM_AHEAD_MIN));
-    }
-
-    #[test]
-    fn new_claim_waits_for_room() {
-        let now = Instant::now();
-        let mut queue = QueueState::new("q".into(), 1);
-        queue.record_started();
-        assert_eq!((queue.jobs_to_claim(now), queue.is_full(), queue.has_room()), (0, true, false));
-        queue.record_finished();
-        assert_eq!(queue.jobs_to_claim(now), 1);
+impl Drop for QueueState {
+    /// The attempts of a dropped worker are aborted.
+    fn drop(&mut self) {
+        self.running = 0;
+        self.report_running();
     }
 }
+
+#[cfg(test)]
+mod tests;

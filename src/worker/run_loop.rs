@@ -4,10 +4,9 @@
 //! the next event: a reply, a finished attempt, a wake, a heartbeat, a command or a deadline. The loop continues while
 //! requests are in flight, and sleeps only if there is nothing to send. Store errors never end it.
 //!
-//! The loop connects its parts. [`Phase`] decides whether the worker claims, [`Queues`] which requests to send, and
+//! The loop connects its parts. [`Phase`] decides whether the worker claims, [`WorkerQueues`] which requests to send, and
 //! [`Attempts`] which jobs to start.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,36 +16,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::error::Result;
-use crate::job::HeldJob;
 use crate::node::{Node, NodeId};
-
 use crate::peers::{NodeCommand, Peers};
-use crate::store::{ClaimReply, HeartbeatReply, JobStore, PRUNE_MAX, SETTLE_MAX, Store, Wake};
+use crate::store::{ClaimReply, HeartbeatReply, JobStore, Store, Wake};
 use crate::worker::WorkerSettings;
 use crate::worker::attempts::Attempts;
 use crate::worker::claim_state::ClaimPurpose;
+use crate::worker::claim_state::IDLE_RANK_STAGGER;
+use crate::worker::deliveries::DeliveredJob;
+use crate::worker::delivery::start_delivered;
 use crate::worker::event::{Event, RunSummary};
+use crate::worker::finished_collector::FinishedCollector;
 use crate::worker::heartbeat::HeartbeatThread;
+use crate::worker::lease_history::is_recent;
 use crate::worker::loop_event::{LoopEvent, LoopInputs};
 use crate::worker::loop_host::LoopHost;
-use crate::worker::outcomes::UnsettledOutcome;
 use crate::worker::phase::{FINAL_SETTLE_TIMEOUT, Phase};
 use crate::worker::progress_sender;
+use crate::worker::prune_schedule::{FINAL_PRUNE_TIMEOUT, prune_queues};
+use crate::worker::quarantine::AloneReply;
 use crate::worker::queue_state::QueueState;
-use crate::worker::queues::Queues;
+use crate::worker::queues::WorkerQueues;
 use crate::worker::requests::{StoreReply, StoreRequests};
-use crate::worker::settle_pace::SettlePace;
+use crate::worker::take_back_wait::TakeBackWait;
 use crate::worker::timer::Timer;
 
 /// How long a starting worker waits until other nodes can send it commands.
 const PEERS_READY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum queued commands for the loop; further senders get a busy error.
 const COMMANDS_MAX: usize = 64;
-/// Stagger between idle nodes that wait for the same due time.
-const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
-/// How much longer than a lease a draining worker waits for jobs held by dead nodes: one heartbeat that lists them as
-/// suspects, and the claim after it.
-const DRAIN_TAKE_BACK_WAIT: Duration = Duration::from_secs(3);
 
 /// Whether the loop waits for more work or ends once there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +67,10 @@ pub(super) struct WorkerLoop {
     host: Weak<LoopHost>,
     /// The kinds with a handler; `None` if any kind can run.
     kinds: Option<Arc<[String]>>,
-    queues: Queues,
+    queues: WorkerQueues,
     attempts: Attempts,
-    settle_pace: SettlePace,
-    /// Nodes with an expired lease that the last heartbeat listed, until their jobs are taken back.
-    suspects: HashSet<NodeId>,
-    joined_at: Instant,
+    collector: FinishedCollector,
+    take_back_wait: TakeBackWait,
     /// When to emit the next [`Event::Alive`], if an interval is set.
     next_alive_at: Option<Instant>,
     /// The node has left the store and holds nothing there.
@@ -96,9 +92,10 @@ impl WorkerLoop {
         node.profile = settings.profile(&queues);
         let settings = Arc::new(settings);
         let (store, kinds) = (settings.duly.store.clone(), settings.handlers.kinds());
+        let requests = StoreRequests::new(store.clone(), node.id, kinds.clone());
         WorkerLoop {
-            attempts: Attempts::new(settings.clone(), stop.clone()),
-            queues: Queues::new(settings.clone(), queues, StoreRequests::new(store.clone(), node.id, kinds.clone())),
+            attempts: Attempts::new(settings.clone(), mode, stop.clone()),
+            queues: WorkerQueues::new(settings.clone(), queues, requests),
             settings,
             mode,
             phase: Phase::Running,
@@ -109,9 +106,8 @@ impl WorkerLoop {
             peers,
             host: Weak::new(),
             kinds,
-            settle_pace: SettlePace::default(),
-            suspects: HashSet::new(),
-            joined_at: clock::monotonic_now(),
+            collector: FinishedCollector::new(mode),
+            take_back_wait: TakeBackWait::new(),
             next_alive_at: None,
             has_left: false,
         }
@@ -128,10 +124,10 @@ impl WorkerLoop {
             self.record_turn(&inputs.heartbeats);
             self.begin_stop_if_requested();
             self.start_delivered();
-            if self.queues.claim_ahead(self.phase, self.attempts.unpolled_count()) {
+            if self.queues.claim_ahead(self.phase, self.attempts.claim_limit(), self.attempts.unpolled_count()) {
                 self.handle_ready_replies();
             }
-            self.collect_finished().await;
+            self.collector.collect(&mut self.queues, &mut self.attempts).await;
             if inputs.crashed.is_cancelled() {
                 break;
             }
@@ -141,7 +137,8 @@ impl WorkerLoop {
             // Jobs delivered without a free slot are released in the same batch.
             self.start_delivered();
             self.handle_deadlines();
-            self.queues.send_requests(self.phase);
+            self.attempts.run_quarantine(self.phase, &mut self.queues, self.store.now());
+            self.queues.send_requests(self.phase, self.attempts.claim_limit());
             if self.is_finished() {
                 break;
             }
@@ -170,6 +167,7 @@ impl WorkerLoop {
             heartbeats: HeartbeatThread::start(self.store.clone(), self.node.clone(), self.host.clone())?,
             commands,
             timer: Timer::start()?,
+            process_changes: self.attempts.process_changes(),
             crashed: self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default(),
             stop: self.stop.clone(),
             stop_now: self.stop_now.clone(),
@@ -191,23 +189,44 @@ impl WorkerLoop {
         let _ = tokio::time::timeout_at(deadline, inputs.shut_down()).await;
         let left = tokio::time::timeout_at(deadline, self.store.leave(self.node.id)).await;
         self.has_left = matches!(left, Ok(Ok(())));
+        if self.has_left && !crashed {
+            self.prune_finally().await;
+        }
         let _ = tokio::time::timeout_at(deadline, self.settings.duly.kind_stats.flush(&*self.store)).await;
-        let unrecorded = self.queues.iter().map(|queue| queue.outcomes.unrecorded_count() as u64).sum();
+        let unrecorded = self.queues.iter().map(|queue| queue.unrecorded_outcomes() as u64).sum();
         Ok(self.attempts.take_summary(unrecorded, crashed))
+    }
+
+    /// Prunes each queue once more, unless the grace period is over: a worker that is started often and drains its
+    /// queues may never live until its first prune.
+    async fn prune_finally(&mut self) {
+        let timeout = clock::monotonic_now() + FINAL_PRUNE_TIMEOUT;
+        let until = match self.phase {
+            Phase::Leaving { .. } => return,
+            Phase::Stopping { grace_until } => timeout.min(grace_until),
+            Phase::Running | Phase::Quiet | Phase::Blocked => timeout,
+        };
+        let names = self.queues.iter().map(|queue| queue.name().to_owned()).collect();
+        let prune = prune_queues(self.store.clone(), names, self.settings.keep_done_max);
+        let _ = tokio::time::timeout_at(until, prune).await;
     }
 
     /// Tells the heartbeat thread that the loop turns, and learns from it whether a handler blocks the runtime.
     ///
-    /// A blocked worker claims nothing, but it keeps its lease until its last attempt has exceeded its timeout. Then
-    /// the turn does not count: heartbeats end, and other nodes take the jobs.
+    /// A blocked worker claims nothing and keeps its lease. Attempts past their timeout end here, because the runtime
+    /// cannot end them.
     fn record_turn(&mut self, heartbeats: &HeartbeatThread) {
+        self.queues.report_running();
         let is_blocked = self.host.upgrade().is_some_and(|host| host.is_rescued());
         if self.phase.set_blocked(is_blocked) {
             self.queues.check_all();
         }
-        if !is_blocked || self.attempts.has_time_left() {
-            heartbeats.record_loop_turn(!self.phase.is_running());
+        if is_blocked {
+            for (queue_index, ended) in self.attempts.end_blocked() {
+                self.collector.add(&mut self.queues, queue_index, ended);
+            }
         }
+        heartbeats.record_loop_turn(!self.phase.is_running());
     }
 
     fn handle_event(&mut self, event: LoopEvent, inputs: &LoopInputs) {
@@ -216,14 +235,14 @@ impl WorkerLoop {
                 self.handle_store_reply(reply);
                 self.handle_ready_replies();
             }
-            LoopEvent::Finished(queue_index, outcome) => self.finish_attempt(queue_index, outcome),
+            LoopEvent::Finished(queue_index, finished) => self.collector.add(&mut self.queues, queue_index, finished),
             LoopEvent::Woken(wake) => self.handle_wake(wake, &inputs.heartbeats),
             LoopEvent::Heartbeat(Some(reply)) => self.handle_heartbeat_reply(&reply),
             LoopEvent::Heartbeat(None) => self.queues.check_all(),
             LoopEvent::Command(command) => self.handle_command(command),
             LoopEvent::StopNowRequested => self.end_grace_period(),
             // The next turn acts on these.
-            LoopEvent::StopRequested | LoopEvent::DeadlinePassed | LoopEvent::Crashed => {}
+            LoopEvent::StopRequested | LoopEvent::DeadlinePassed | LoopEvent::ProcessChanged | LoopEvent::Crashed => {}
         }
     }
 
@@ -237,24 +256,30 @@ impl WorkerLoop {
         self.begin_stop_if_requested();
         match reply {
             StoreReply::Claimed { queue_index, purpose, sent, reply } => {
-                self.queues[queue_index].claims.record_reply(purpose);
+                self.queues[queue_index].record_claim_reply(purpose);
                 match reply {
                     Ok(reply) => self.handle_claim_reply(queue_index, purpose, sent, reply),
                     Err(error) => self.queues.handle_claim_error(queue_index, purpose, &error),
                 }
             }
             StoreReply::Settled { queue_index, batch, sent, lost: Ok(lost) } => {
-                self.settle_pace.record_settle(clock::monotonic_now() - sent);
+                self.collector.record_settle(clock::monotonic_now() - sent);
                 self.attempts.handle_settle_reply(&mut self.queues[queue_index], batch, &lost, self.node.lease);
             }
             StoreReply::Settled { queue_index, batch, lost: Err(error), .. } => {
                 self.queues.handle_settle_error(queue_index, batch, &error);
             }
-            StoreReply::Pruned { queue_index, deleted: Ok(PRUNE_MAX) } => {
-                self.queues[queue_index].prune.request_another();
+            StoreReply::Pruned { queue_index, deleted } => self.queues.handle_pruned(queue_index, deleted),
+            StoreReply::AloneSet { queue_index, claim, alone, sent, is_held } => {
+                if let Err(error) = &is_held {
+                    tracing::warn!(%error, "the store could not note that a job runs alone; it will be asked again");
+                }
+                // After a pause, another node may have taken the job since the store replied.
+                let (queue, now) = (&self.queues[queue_index], clock::monotonic_now());
+                let is_held = is_held.ok().filter(|_| queue.has_held_since(sent, now, self.node.lease));
+                let reply = AloneReply { claim, alone, is_held };
+                self.attempts.handle_alone_reply(self.phase, &mut self.queues, reply, self.store.now());
             }
-            StoreReply::Pruned { deleted: Ok(_), .. } => {}
-            StoreReply::Pruned { deleted: Err(error), .. } => tracing::warn!(%error, "prune failed"),
             StoreReply::TicksFired { queue_index, report } => self.queues.handle_tick_report(queue_index, report),
         }
     }
@@ -272,13 +297,15 @@ impl WorkerLoop {
             Wake::Heartbeat => heartbeats.send_now(),
             Wake::Job(held) => {
                 if let Some(queue) = self.queues.find(&held.job.queue) {
-                    queue.add_delivered(*held, self.store.now());
+                    let now = clock::monotonic_now();
+                    let next_heartbeat = now + self.node.heartbeat_interval();
+                    queue.add_delivered(DeliveredJob { held: *held, received: now }, self.store.now(), next_heartbeat);
                 }
             }
             Wake::Resync(name) => {
                 self.queues.check(&name);
                 if let Some(queue) = self.queues.find(&name) {
-                    queue.claims.request_resync();
+                    queue.request_resync();
                 }
             }
         }
@@ -292,12 +319,15 @@ impl WorkerLoop {
         if reply.stop {
             self.stop.cancel();
         }
+        reply.cancelled.iter().for_each(|id| _ = self.attempts.cancel_job(*id));
         // Wakes of an unreachable queue may be lost too.
         reply.queues_to_check.iter().chain(&reply.unreachable).for_each(|name| self.queues.check(name));
         let ours = reply.suspects.iter().filter(|(_, name)| self.queues.find(name).is_some());
-        self.suspects = ours.map(|(node, _)| *node).collect();
+        self.take_back_wait.set_suspects(ours.map(|(node, _)| *node));
         let (now, lease) = (clock::monotonic_now(), self.node.lease);
-        self.queues.iter_mut().for_each(|queue| queue.handle_heartbeat(reply, now, lease));
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            queue.handle_heartbeat(reply, self.attempts.waiting_suspects(index), now, lease);
+        }
     }
 
     /// Executes a command from another node. Replies are dropped if the caller is gone.
@@ -317,113 +347,36 @@ impl WorkerLoop {
     fn handle_claim_reply(&mut self, index: usize, purpose: ClaimPurpose, sent: Instant, reply: ClaimReply) {
         match purpose {
             ClaimPurpose::TakeJobs(max, suspect) => self.start_claimed(index, max, suspect, sent, reply),
-            ClaimPurpose::LeaveIdleList => self.queues[index].claims.record_left_idle_list(),
+            ClaimPurpose::LeaveIdleList => self.queues[index].record_reply_without_claim(),
             ClaimPurpose::Resync => {
-                self.queues[index].claims.record_resynced();
-                self.attempts.reconcile_held(self.phase, index, &mut self.queues[index], reply);
+                self.queues[index].record_reply_without_claim();
+                if !is_recent(sent, clock::monotonic_now(), self.node.lease) {
+                    return self.queues[index].request_resync();
+                }
+                self.attempts.reconcile_held(self.phase, index, &mut self.queues[index], sent, reply);
             }
         }
     }
 
     fn start_claimed(&mut self, index: usize, max: usize, suspect: Option<NodeId>, sent: Instant, reply: ClaimReply) {
-        let queue = &mut self.queues[index];
-        queue.count_claimed(&reply);
-        if let Some(suspect) = suspect {
-            if reply.suspect_has_more {
-                queue.suspects.add(suspect);
+        if let Some(suspect) = suspect.filter(|_| reply.taken_back > 0) {
+            if !reply.suspect_has_more {
+                self.take_back_wait.remove(suspect);
             }
-            if reply.taken_back > 0 {
-                if !reply.suspect_has_more {
-                    self.suspects.remove(&suspect);
-                }
-                self.settings.emit(&Event::TakenBack { node: suspect, jobs: reply.taken_back });
-            }
+            self.settings.emit(&Event::TakenBack { node: suspect, jobs: reply.taken_back });
         }
         // Delays in the reply count from the store's time, which lies between request and reply.
-        let now = clock::monotonic_now();
-        let age = self.settings.duly.options.clock.now().duration_since(reply.now).unwrap_or_default();
+        let (now, store_now) = (clock::monotonic_now(), reply.now);
+        let age = self.settings.duly.options.clock.now().duration_since(store_now).unwrap_or_default();
         let replied_at = now - age.min(now - sent) + IDLE_RANK_STAGGER * reply.idle_rank;
-        let next_due = reply.next_due.map(|due| replied_at + due);
-        let tick_is_due = reply.next_tick.is_some_and(|tick| tick.is_zero());
-        queue.ticks.record_next_tick(reply.next_tick.map(|tick| replied_at + tick), tick_is_due);
-        queue.claims.record_claimed(reply.jobs.len() == max, reply.has_more, next_due);
-        if !queue.suspects.is_empty() {
-            queue.claims.request_claim();
-        }
-        for held in reply.jobs {
-            self.attempts.start_or_release(self.phase, index, &mut self.queues[index], held, reply.now);
+        for held in self.queues[index].apply_claim_reply(max, suspect, reply, sent, replied_at, self.node.lease) {
+            self.attempts.start_or_release(self.phase, index, &mut self.queues[index], held, store_now);
         }
     }
 
     /// Starts delivered jobs, or releases them if there is no free slot.
     fn start_delivered(&mut self) {
-        for index in 0..self.queues.len() {
-            for held in self.queues[index].deliveries.take_all() {
-                self.start_delivered_job(index, held);
-            }
-        }
-    }
-
-    fn start_delivered_job(&mut self, index: usize, held: HeldJob) {
-        let queue = &self.queues[index];
-        if queue.deliveries.may_be_duplicate(&held) && self.attempts.is_known_claim(index, queue, &held) {
-            return;
-        }
-        let has_room = self.queues.free_slots() > 0 && queue.has_room() && self.phase != Phase::Quiet;
-        // A resync in flight may already list the job, and slots reserved by a claim are free if it finds nothing.
-        let must_wait = queue.claims.is_resyncing() || (queue.claims.has_in_flight() && !has_room);
-        let queue = &mut self.queues[index];
-        if must_wait {
-            return queue.deliveries.add(held);
-        }
-        queue.deliveries.record_fence(held.fence);
-        match has_room {
-            true => self.attempts.start_or_release(self.phase, index, queue, held, self.store.now()),
-            false => queue.outcomes.release(held, Duration::ZERO, "delivered to this node without a free slot"),
-        }
-    }
-
-    // Outcomes.
-
-    /// Collects finished attempts, so that one settle records them and one claim fills their slots.
-    ///
-    /// New attempts get their first poll. If attempts are usually quick, the others get a moment to finish.
-    async fn collect_finished(&mut self) {
-        self.take_finished();
-        let has_unsent =
-            self.queues.iter().any(|queue| queue.outcomes.pending_count() > 0 && !queue.outcomes.has_in_flight());
-        let is_quick = self.settle_pace.attempts_are_quick() && has_unsent && !self.attempts.is_empty();
-        let unpolled = self.attempts.unpolled_count();
-        if !is_quick && unpolled == 0 {
-            return;
-        }
-        let Some(wait) = self.settle_pace.next_wait() else { return };
-        let (before, until) = (self.queues.pending_outcomes(), clock::monotonic_now() + wait);
-        let can_grow = |this: &Self| (is_quick && !this.attempts.is_empty()) || this.attempts.unpolled_count() > 0;
-        while can_grow(self) && self.queues.pending_outcomes() < SETTLE_MAX && clock::monotonic_now() < until {
-            tokio::task::yield_now().await;
-            self.take_finished();
-        }
-        let first_polls = unpolled.saturating_sub(self.attempts.unpolled_count());
-        self.settle_pace.record_arrivals(self.queues.pending_outcomes() - before + first_polls);
-    }
-
-    fn take_finished(&mut self) {
-        while let Some((queue_index, outcome)) = self.attempts.try_next_finished() {
-            self.finish_attempt(queue_index, outcome);
-        }
-    }
-
-    fn finish_attempt(&mut self, index: usize, finished: UnsettledOutcome) {
-        if let Some(timing) = finished.end.timing {
-            self.settle_pace.record_attempt(timing.duration);
-        }
-        self.queues[index].record_finished();
-        self.queues[index].outcomes.add(finished);
-        if self.mode == RunMode::Drain {
-            // The attempt may have pushed more jobs: only a claim after the last attempt shows that none is left.
-            self.queues.iter_mut().for_each(|queue| queue.claims.request_claim());
-        }
+        start_delivered(self.phase, &mut self.queues, &mut self.attempts, || self.store.now());
     }
 
     // Deadlines and the end of the run.
@@ -444,7 +397,8 @@ impl WorkerLoop {
     /// Returns when the loop must turn even if nothing happens.
     fn next_deadline(&self) -> Option<Instant> {
         let queues = self.queues.next_deadline(self.phase, clock::monotonic_now());
-        [queues, self.phase.deadline(), self.next_alive_at].into_iter().flatten().min()
+        let quarantine = self.attempts.quarantine_deadline();
+        [queues, quarantine, self.phase.deadline(), self.next_alive_at].into_iter().flatten().min()
     }
 
     /// Begins to stop if that has been requested. From then on, no job is claimed or started, regardless of other
@@ -460,8 +414,8 @@ impl WorkerLoop {
     fn end_grace_period(&mut self) {
         self.stop.cancel();
         self.phase.leave(clock::monotonic_now());
-        for (queue_index, outcome) in self.attempts.abort_all() {
-            self.finish_attempt(queue_index, outcome);
+        for (queue_index, aborted) in self.attempts.abort_all() {
+            self.collector.add(&mut self.queues, queue_index, aborted);
         }
     }
 
@@ -470,7 +424,7 @@ impl WorkerLoop {
         let too_late = matches!(self.phase, Phase::Leaving { leave_by } if leave_by <= now);
         let is_settled = self.attempts.is_empty() && self.queues.iter().all(QueueState::is_settled);
         // After a claim with a lost reply, jobs may be held that this worker does not know: they are released first.
-        let knows_held_jobs = !self.queues.iter().any(|queue| queue.claims.wants_resync());
+        let knows_held_jobs = !self.queues.iter().any(|queue| queue.wants_resync());
         let is_done =
             self.phase.is_leaving() || (knows_held_jobs && (self.phase.is_stopping() || self.is_drained(now)));
         too_late || (is_settled && is_done)
@@ -479,9 +433,7 @@ impl WorkerLoop {
     /// Returns whether a draining worker has nothing left to do.
     fn is_drained(&self, now: Instant) -> bool {
         let is_quiet = self.phase == Phase::Quiet;
-        // Only a node that has been connected for a whole lease may take jobs back: until then, wait for those.
-        let may_take_back =
-            !self.suspects.is_empty() && !is_quiet && now < self.joined_at + self.node.lease + DRAIN_TAKE_BACK_WAIT;
+        let may_take_back = !is_quiet && self.take_back_wait.is_pending(now, self.node.lease);
         let is_drained = is_quiet || self.queues.iter().all(|queue| queue.is_drained(now));
         self.mode == RunMode::Drain && !may_take_back && is_drained
     }

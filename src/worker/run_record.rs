@@ -4,9 +4,12 @@ use std::collections::HashSet;
 
 use crate::job::Outcome;
 use crate::metrics::{self, SettleMetrics};
+use crate::store::{CANCELLED_INDEX, outcome_index};
 use crate::worker::WorkerSettings;
+use crate::worker::cancel::has_cancelled_jobs;
+use crate::worker::end_reason::EndReason;
 use crate::worker::event::{Event, RunSummary};
-use crate::worker::outcomes::{ClaimKey, Recording, UnsettledOutcome};
+use crate::worker::outcomes::{ClaimKey, RecordingState, UnsettledEnd};
 use crate::worker::recent_outcomes::RecentOutcomes;
 
 /// The record of one run.
@@ -35,30 +38,33 @@ impl RunRecord {
         &mut self,
         settings: &WorkerSettings,
         settle_metrics: &mut SettleMetrics,
-        settled: UnsettledOutcome,
+        settled: UnsettledEnd,
     ) {
         let attempt = settled.claim_key();
         self.lost_reported.remove(&attempt);
-        if settled.recording == Recording::Resend {
+        if settled.recording == RecordingState::Resend {
             return;
         }
         let (end, held) = (&settled.end, settled.end.held());
         let duration = end.timing.map(|timing| timing.duration).unwrap_or_default();
-        self.summary.record(&end.outcome);
-        settle_metrics.record(&held.job, &end.outcome, duration);
+        let cancelled = settled.reason == Some(EndReason::Cancelled) && has_cancelled_jobs(&*settings.duly.store);
+        self.summary.record(&end.outcome, cancelled);
+        settle_metrics.record(&held.job, if cancelled { "cancelled" } else { end.outcome.as_str() }, duration);
         if let Some(timing) = end.timing {
-            settings.duly.kind_stats.record(&settings.duly.store, &held.job.kind, &end.outcome, timing);
+            let counter = if cancelled { CANCELLED_INDEX } else { outcome_index(&end.outcome) };
+            settings.duly.kind_stats.record(&settings.duly.store, &held.job.kind, counter, timing);
         }
-        settings.emit(&Event::Settled { held, outcome: &end.outcome, reason: settled.reason, duration });
+        let reason = settled.reason.map(EndReason::as_str);
+        settings.emit(&Event::Settled { held, outcome: &end.outcome, reason, cancelled, duration });
         self.recent.remember(attempt, settled.end.outcome, settled.end.result);
     }
 
     /// Records an outcome that the store rejected because another node has the job. If the outcome may have been
     /// recorded before, it is not reported as lost.
-    pub(super) fn record_rejected(&mut self, settings: &WorkerSettings, rejected: UnsettledOutcome) {
+    pub(super) fn record_rejected(&mut self, settings: &WorkerSettings, rejected: UnsettledEnd) {
         let attempt = rejected.claim_key();
         let loss_reported = self.lost_reported.remove(&attempt);
-        if rejected.recording == Recording::New {
+        if rejected.recording == RecordingState::New {
             self.summary.lost += 1;
             metrics::record_rejected_outcome(rejected.end.queue());
             if !loss_reported {

@@ -16,8 +16,37 @@ pub struct ShutdownSignals(AbortHandle);
 impl ShutdownSignals {
     /// Cancels `stop` at the first signal and `stop_now` at the second. Pass both to
     /// [`Worker::run_with_shutdown`](crate::Worker::run_with_shutdown).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Store`] if the program cannot listen for signals.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{CancellationToken, Ctx, Duly, worker::ShutdownSignals};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
+    /// let _signals = ShutdownSignals::listen(stop.clone(), stop_now.clone())?;
+    /// # stop.cancel();
+    /// let worker = |queue: &str| duly.worker().queue(queue, 5).on_any_kind(async |_: Ctx| ());
+    /// let mail = worker("mail").run_with_shutdown(stop.clone(), stop_now.clone());
+    /// let bulk = worker("bulk").run_with_shutdown(stop, stop_now);
+    /// tokio::try_join!(mail, bulk)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn listen(stop: CancellationToken, stop_now: CancellationToken) -> Result<Self> {
-        let listen = |kind| signal(kind).map_err(|e| Error::store("run", format!("cannot listen for signals: {e}")));
+        let listen = |kind| {
+            signal(kind).map_err(|e| {
+                Error::store(
+                    "run",
+                    format!("cannot listen for signals: {e}; use `run_until` with a shutdown of your own"),
+                )
+            })
+        };
         let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let task = tokio::spawn(async move {
             for token in [stop, stop_now] {

@@ -5,11 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use test_support::{in_time, until};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::error::Result;
 use crate::job::push::Push;
 use crate::job::{JobId, State};
+use crate::node::Node;
 use crate::store::faulty::{FaultyStore, InjectedFault};
+use crate::store::{Claim, JobStore, Store};
+use crate::sync::LockExt;
 
 /// More faults than any test triggers.
 const ALWAYS: usize = usize::MAX;
@@ -18,6 +23,8 @@ const ALWAYS: usize = usize::MAX;
 struct WorkerFixture {
     duly: Duly,
     store: Arc<FaultyStore>,
+    /// The store without faults.
+    inner: Arc<dyn Store>,
     /// The number of started attempts.
     starts: Arc<AtomicUsize>,
     stop: CancellationToken,
@@ -27,7 +34,8 @@ struct WorkerFixture {
 impl WorkerFixture {
     async fn new(url: &str) -> Self {
         let mut duly = Duly::open(url).await.expect("opens");
-        let store = FaultyStore::new(duly.store());
+        let inner = duly.store();
+        let store = FaultyStore::new(inner.clone());
         duly.store = store.clone();
         let (starts, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
         let counted = starts.clone();
@@ -36,7 +44,7 @@ impl WorkerFixture {
             async {}
         });
         let run = tokio::spawn(worker.run_until(stop.clone()));
-        let fixture = WorkerFixture { duly, store, starts, stop, run };
+        let fixture = WorkerFixture { duly, store, inner, starts, stop, run };
         fixture.wait_until("the worker has claimed", |fixture| fixture.store.call_count("claim") > 0).await;
         fixture
     }
@@ -56,7 +64,7 @@ impl WorkerFixture {
     }
 
     async fn state(&self, id: JobId) -> State {
-        self.duly.get(id).await.expect("reads").expect("is kept").state
+        self.duly.jobs().get(id).await.expect("reads").expect("is kept").state
     }
 
     async fn shut_down(self) -> RunSummary {
@@ -112,6 +120,75 @@ async fn large_claims_with_lost_replies_run_every_job_once() {
     assert_eq!((summary.acked, summary.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
 }
 
+/// The worker sends no heartbeats while a reply is on its way, and another node takes the job.
+#[tokio::test]
+async fn job_that_was_lost_before_its_claim_reply_arrived_is_not_started() {
+    let dir = test_support::temp_dir();
+    let file = format!("{}?lease=500ms", dir.path().join("duly.db").display());
+    for url in [":memory:?lease=500ms", &file] {
+        let fixture = WorkerFixture::new(url).await;
+        let worker = fixture.duly.nodes().list().await.expect("reads")[0].id;
+        fixture.store.inject("claim", InjectedFault::HoldReply, 1);
+        let id = fixture.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
+        fixture.wait_for_state(id, |state| state == State::Running).await;
+        fixture.store.inject("heartbeat", InjectedFault::Refuse, ALWAYS);
+        let other = Node { lease: Duration::from_millis(500), ..Node::fresh(vec!["default".into()]) };
+        until("the other node takes the job", async || {
+            fixture.inner.heartbeat(&other).await.expect("heartbeat");
+            let claim = Claim { suspect: Some(worker), ..Claim::new("default", 1) };
+            !fixture.inner.claim(other.id, claim).await.expect("claims").jobs.is_empty()
+        })
+        .await;
+        let claims = fixture.store.call_count("claim");
+        fixture.store.release_replies();
+        fixture.wait_until("the worker handles the reply", |fixture| fixture.store.call_count("claim") > claims).await;
+        let starts = fixture.starts.clone();
+        assert_eq!((fixture.shut_down().await.lost, starts.load(Ordering::SeqCst)), (0, 0), "{url}");
+    }
+}
+
+/// Until its outcome is recorded, a crash of the process would count as one of a job that ran alone.
+#[tokio::test]
+async fn other_jobs_start_only_after_the_outcome_of_a_crash_suspect_is_recorded() {
+    const REFUSALS: usize = 5;
+    let mut duly = Duly::open(":memory:?lease=300ms").await.expect("opens");
+    let (inner, id) = (duly.store(), JobId::from_name("suspect"));
+    duly.push(Push::new("mail", "{}").id(id)).await.expect("pushes");
+    for _ in 0..crate::store::CRASH_SUSPECT_MIN {
+        let node = || Node { lease: Duration::from_millis(300), ..Node::fresh(vec!["default".into()]) };
+        let (dying, other) = (node(), node());
+        inner.heartbeat(&dying).await.expect("joins");
+        inner.claim(dying.id, Claim::new("default", 1)).await.expect("claims");
+        until("the job is taken back", async || {
+            inner.heartbeat(&other).await.expect("heartbeat");
+            let claim = Claim { suspect: Some(dying.id), ..Claim::new("default", 0) };
+            inner.claim(other.id, claim).await.expect("takes back").taken_back > 0
+        })
+        .await;
+        inner.leave(other.id).await.expect("leaves");
+    }
+    let store = FaultyStore::new(inner);
+    duly.store = store.clone();
+    store.inject("settle", InjectedFault::Refuse, REFUSALS);
+    let settles: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
+    let (starts, seen, pusher) = (settles.clone(), store.clone(), duly.clone());
+    let worker = duly.worker().on_kind("mail", move |_| {
+        let mut starts = starts.lock_unpoisoned();
+        starts.push(seen.call_count("settle"));
+        let (is_first, pusher) = (starts.len() == 1, pusher.clone());
+        async move {
+            if is_first {
+                pusher.push(Push::new("mail", "{}")).await?;
+            }
+            Ok::<_, crate::Error>(())
+        }
+    });
+    let summary = in_time(worker.drain()).await.expect("ends well");
+    let settles = settles.lock_unpoisoned();
+    assert_eq!((summary.acked, settles.len(), settles[0]), (2, 2, 0));
+    assert!(settles[1] > REFUSALS, "it started after {} settles", settles[1]);
+}
+
 /// A job claimed before the worker became quiet, with a reply after that, is released for other nodes.
 #[tokio::test]
 async fn quiet_worker_releases_jobs_claimed_before() {
@@ -119,7 +196,7 @@ async fn quiet_worker_releases_jobs_claimed_before() {
     fixture.store.inject("claim", InjectedFault::DelayReply(Duration::from_secs(5)), 1);
     let id = fixture.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
     fixture.wait_for_state(id, |state| state == State::Running).await;
-    let node = fixture.duly.nodes().await.expect("reads")[0].id;
+    let node = fixture.duly.nodes().list().await.expect("reads")[0].id;
     // It may not be subscribed yet.
     until("the worker becomes quiet", async || {
         fixture.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() == Some(1)
@@ -129,7 +206,8 @@ async fn quiet_worker_releases_jobs_claimed_before() {
     fixture.wait_for_state(id, |state| state == State::Ready).await;
     assert_eq!(fixture.starts.load(Ordering::SeqCst), 0);
     // `why` explains that the job waits because the worker is quiet.
-    until("`why` names the quiet worker", async || fixture.duly.why(id).await.expect("reads").code() == "quiet").await;
+    until("`why` names the quiet worker", async || fixture.duly.jobs().why(id).await.expect("reads").code() == "quiet")
+        .await;
     assert_eq!(fixture.shut_down().await.acked, 0);
 }
 
@@ -155,8 +233,10 @@ async fn hanging_queue_does_not_delay_outcomes_of_another() {
     duly.push(Push::new("mail", "{}").queue("red")).await.expect("pushes");
     until("the settle of red hangs", async || store.call_count("settle") > 0).await;
     let id = duly.push(Push::new("mail", "{}").queue("green")).await.expect("pushes").id();
-    until("green is done without red", async || duly.get(id).await.expect("reads").expect("is kept").state.is_final())
-        .await;
+    until("green is done without red", async || {
+        duly.jobs().get(id).await.expect("reads").expect("is kept").state.is_final()
+    })
+    .await;
     stop.cancel();
     let summary = in_time(run).await.expect("no panic").expect("ends well");
     assert_eq!((summary.acked, summary.unrecorded), (1, 1));
@@ -179,11 +259,12 @@ async fn tick_with_lost_or_refused_reply_pushes_one_job() {
     fixture.store.inject("fire_crons", InjectedFault::LoseReply, 1);
     fixture.duly.cron("each", "* * * * * *").push(Push::new("mail", "{}")).await.expect("puts");
     fixture.wait_until("some ticks have run", |fixture| fixture.starts.load(Ordering::SeqCst) >= 3).await;
-    let record = fixture.duly.pause_cron("each").await.expect("pauses");
+    let record = fixture.duly.crons().pause("each").await.expect("pauses");
     let last = record.last_job().expect("has fired");
-    let done = async || fixture.duly.get(last).await.expect("reads").is_some_and(|record| record.state.is_final());
+    let done =
+        async || fixture.duly.jobs().get(last).await.expect("reads").is_some_and(|record| record.state.is_final());
     until("the last job is done", done).await;
-    let jobs = fixture.duly.list(crate::Filter::default()).await.expect("lists").jobs;
+    let jobs = fixture.duly.jobs().list(crate::Filter::default()).await.expect("lists").jobs;
     assert_eq!(fixture.starts.load(Ordering::SeqCst), jobs.len(), "each once: {jobs:?}");
     fixture.stop.cancel();
     fixture.run.await.expect("no panic").expect("works");
@@ -204,10 +285,11 @@ async fn log_lines_are_kept_once_when_outcome_is_sent_twice() {
     });
     let stop = CancellationToken::new();
     let run = tokio::spawn(worker.run_until(stop.clone()));
-    until("the job is done", async || duly.get(id).await.expect("reads").expect("is kept").state.is_final()).await;
+    until("the job is done", async || duly.jobs().get(id).await.expect("reads").expect("is kept").state.is_final())
+        .await;
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
-    let found = duly.get(id).await.expect("reads").expect("is kept");
+    let found = duly.jobs().get(id).await.expect("reads").expect("is kept");
     assert_eq!(found.log.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["begun", "sent"]);
     assert!(store.call_count("settle") >= 3);
 }
@@ -241,7 +323,46 @@ async fn loop_continues_while_a_handler_blocks_the_only_thread() {
     let id = duly.push(Push::new("block", "{}").keep(Duration::from_secs(60))).await.expect("pushes").id();
     let summary = worker.run_until(stop).await.expect("ends well");
     assert_eq!((summary.acked, summary.retried, summary.lost), (1, 0, 0));
-    assert_eq!(duly.get(id).await.expect("reads").map(|record| record.state), Some(State::Done));
+    assert_eq!(duly.jobs().get(id).await.expect("reads").map(|record| record.state), Some(State::Done));
+}
+
+/// The only thread of the runtime is blocked for longer than the job's timeout and the lease. A second client of the
+/// file watches the job and the node.
+#[tokio::test]
+async fn handler_that_blocks_past_its_timeout_fails_and_its_process_does_not_count_as_dead() {
+    const LEASE: Duration = Duration::from_secs(1);
+    let dir = test_support::temp_dir();
+    let file = format!("{}?lease=1s", dir.path().join("duly.db").display());
+    let duly = Duly::open(&file).await.expect("opens");
+    let push = Push::new("block", "{}").timeout(LEASE);
+    let id = duly.push(push).await.expect("pushes").id();
+    let watch = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("builds");
+        runtime.block_on(async {
+            let other = Duly::open(&file).await.expect("opens");
+            let get = async || other.jobs().get(id).await.expect("reads").expect("is kept");
+            until("the attempt has failed", async || get().await.attempts > 0).await;
+            // If the node had lost its lease, this node would take its jobs back.
+            other.worker().on_kind("other", async |_: crate::Ctx| ()).drain().await.expect("drains");
+            tokio::time::sleep(LEASE * 2).await;
+            (get().await, other.nodes().list().await.expect("reads"))
+        })
+    };
+    let (stop, (sender, mut seen)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
+    let stopped = stop.clone();
+    let worker = duly.worker().on_kind("block", move |_| {
+        let watched = std::thread::spawn(watch.clone()).join().expect("no panic");
+        sender.send(watched).expect("is open");
+        stopped.cancel();
+        async {}
+    });
+    let summary = worker.run_until(stop).await.expect("ends well");
+    assert_eq!((summary.acked, summary.retried, summary.lost), (0, 1, 0));
+    let (record, nodes) = seen.recv().await.expect("has run");
+    assert_eq!((record.state.is_final(), record.attempts, record.crashes), (false, 1, 0), "{:?}", record.state);
+    let error = &record.failures[0].error;
+    assert!(error.contains("blocked its thread past its timeout of 1s"), "{error}");
+    assert!(nodes.iter().any(|node| node.alive && node.profile.quiet), "it keeps its lease: {nodes:?}");
 }
 
 /// While the only thread of the runtime is blocked, a new job stays ready for other nodes.
@@ -271,7 +392,7 @@ async fn blocked_worker_claims_nothing_until_its_handler_returns() {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("builds");
                 let id = runtime.block_on(other.push(Push::new("other", "{}"))).expect("pushes").id();
                 wait();
-                runtime.block_on(other.get(id)).expect("reads").map(|record| record.state)
+                runtime.block_on(other.jobs().get(id)).expect("reads").map(|record| record.state)
             };
             let wait = wait_for_turns.clone();
             let state = std::thread::spawn(move || run_elsewhere(&wait)).join().expect("no panic");

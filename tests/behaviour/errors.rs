@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use duly::{Duly, Error, JobId, Push, State};
+use duly::{ConflictKind, Duly, Error, JobId, Push, State};
 
 async fn open_error(url: impl Into<String>) -> String {
     let error = Duly::open(url).await.expect_err("refused");
@@ -21,6 +21,22 @@ async fn memory() -> Duly {
 }
 
 #[tokio::test]
+async fn args_that_are_nested_too_deep_are_refused_on_every_way_in() {
+    let duly = memory().await;
+    let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    let is_refused = |result: Result<(), Error>| {
+        assert!(matches!(&result, Err(error) if error.to_string().contains("nested 65 levels")), "{result:?}");
+    };
+    let id = duly.push(Push::new("kind", deep(64))).await.expect("as deep as allowed").id();
+    is_refused(duly.push(Push::new("kind", deep(65))).await.map(drop));
+    is_refused(duly.push_all([Push::new("kind", deep(65))]).await.map(drop));
+    is_refused(duly.cron("rule", "0 3 * * *").push(Push::new("kind", deep(65))).await.map(drop));
+    let edit = duly::admin::JobEdit::new().args(deep(65));
+    is_refused(duly.jobs().edit(id, edit).await.map(drop));
+    assert_eq!(duly.queues().counts().await.expect("counts")[0].ready, 1);
+}
+
+#[tokio::test]
 async fn push_with_invalid_input_changes_nothing() {
     let duly = memory().await;
     let wrong = [
@@ -29,6 +45,7 @@ async fn push_with_invalid_input_changes_nothing() {
         (Push::new("kind", "{}").queue(""), "queue", "must not be empty"),
         (Push::new("kind", "{"), "args", "not JSON"),
         (Push::new("kind", format!("\"{}\"", "x".repeat(10_000_000))), "args", "store large data elsewhere"),
+        (Push::new("kind", "[".repeat(65) + &"]".repeat(65)), "args", "nested 65 levels deep"),
         (Push::new("kind", "{}").unique("\u{1b}[2J"), "unique", "control character"),
         (Push::new("kind", "{}").max_attempts(0), "max_attempts", "at least 1"),
     ];
@@ -39,12 +56,37 @@ async fn push_with_invalid_input_changes_nothing() {
         assert!(error.to_string().contains(message), "{error}");
         assert_eq!(error.code(), "invalid");
     }
-    assert!(duly.counts().await.expect("counts").is_empty());
+    assert!(duly.queues().counts().await.expect("counts").is_empty());
     let many = (0..10_001).map(|_| Push::new("kind", "{}"));
     assert!(duly.push_all(many).await.expect_err("refused").to_string().contains("at most 10000"));
     let large = format!("\"{}\"", "x".repeat(1_000_000));
     let heavy = (0..80).map(|_| Push::new("kind", large.as_str()));
-    assert!(duly.push_all(heavy).await.expect_err("refused").to_string().contains("push them in parts"));
+    assert!(duly.push_all(heavy).await.expect_err("refused").to_string().contains("split them into several pushes"));
+}
+
+#[tokio::test]
+async fn text_names_the_problem_once_and_ends_with_the_remedy() {
+    let duly = memory().await;
+    let _held = duly.lock("deploy").acquire().await.expect("is free");
+    let wait = Duration::from_millis(20);
+    let taken = duly.lock("deploy").wait(wait).acquire().await.expect_err("is held").to_string();
+    assert_eq!(
+        taken,
+        "lock: timed out after 20ms waiting for lock \"deploy\"; `duly lock get deploy` shows its holder"
+    );
+
+    duly.queues().set_capacity("mail", duly::admin::Capacity::unlimited().jobs(1)).await.expect("sets");
+    let id = duly.push(Push::new("kind", "7").queue("mail")).await.expect("fits").id();
+    let full = duly.push(Push::new("kind", "7").queue("mail")).await.expect_err("is full").to_string();
+    let reaction = "nothing was pushed into it; try again later or raise the capacity";
+    assert_eq!(full, format!("queue mail is full (capacity: 1 job); {reaction}"));
+
+    let job = duly.jobs().get(id).await.expect("reads").expect("is there").job;
+    let mistyped = job.decode_args::<String>().expect_err("is a number").to_string();
+    assert!(
+        mistyped.starts_with(&format!("args: cannot decode the JSON of job {id} as alloc::string::String")),
+        "{mistyped}"
+    );
 }
 
 #[tokio::test]
@@ -57,20 +99,61 @@ async fn far_future_and_distant_past_due_times_are_accepted() {
     let year_9999 = std::time::UNIX_EPOCH + 8_000 * 365 * DAY;
     let refused = duly.push(Push::new("far", "1").at(year_9999)).await.expect_err("refused").to_string();
     assert!(refused.contains("2223"), "{refused}");
-    assert_eq!(duly.reschedule(far, duly::job::Due::At(year_9999)).await.expect_err("refused").code(), "invalid");
+    assert_eq!(
+        duly.jobs().reschedule(far, duly::job::Due::At(year_9999)).await.expect_err("refused").code(),
+        "invalid"
+    );
     let past = duly.push(Push::new("past", "1").at(std::time::UNIX_EPOCH - Duration::from_secs(1 << 33))).await;
-    assert_eq!(duly.get(far).await.expect("reads").expect("is there").state, State::Scheduled);
-    assert_eq!(duly.get(past.expect("pushes").id()).await.expect("reads").expect("is there").state, State::Ready);
+    assert_eq!(duly.jobs().get(far).await.expect("reads").expect("is there").state, State::Scheduled);
+    assert_eq!(
+        duly.jobs().get(past.expect("pushes").id()).await.expect("reads").expect("is there").state,
+        State::Ready
+    );
 }
 
 #[tokio::test]
 async fn missing_jobs_are_not_found() {
     let duly = memory().await;
     let id = JobId::from_name("never");
-    assert_eq!(duly.get(id).await.expect("reads"), None);
-    assert_eq!(duly.remove(id).await.expect_err("refused").code(), "not_found");
-    assert_eq!(duly.reschedule(id, duly::job::Due::Now).await.expect_err("refused").code(), "not_found");
-    assert_eq!(duly.pause_queue("a b").await.expect_err("refused").code(), "invalid");
+    assert_eq!(duly.jobs().get(id).await.expect("reads"), None);
+    assert_eq!(duly.jobs().remove(id).await.expect_err("refused").code(), "not_found");
+    assert_eq!(duly.jobs().reschedule(id, duly::job::Due::Now).await.expect_err("refused").code(), "not_found");
+    assert_eq!(duly.queues().pause("a b").await.expect_err("refused").code(), "invalid");
+}
+
+/// Returns the kind of a conflict.
+fn conflict<T: std::fmt::Debug>(result: Result<T, Error>) -> ConflictKind {
+    match result {
+        Err(Error::Conflict { kind, .. }) => kind,
+        other => panic!("no conflict: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn conflicts_are_told_apart_by_their_kind() {
+    let duly = memory().await;
+    let keyed = || Push::new("kind", "{}").unique("key");
+    let ended = duly.push(keyed()).await.expect("pushes").id();
+    duly.jobs().cancel(ended).await.expect("cancels");
+    duly.push(keyed()).await.expect("pushes");
+    let restarted = duly.jobs().reschedule(ended, duly::job::Due::Now).await;
+    assert_eq!(conflict(restarted), ConflictKind::UniqueKeyTaken);
+
+    let (jobs, (send, mut removed)) = (duly.clone(), tokio::sync::mpsc::unbounded_channel());
+    let handler = move |ctx: duly::Ctx| {
+        let (jobs, send) = (jobs.clone(), send.clone());
+        async move { send.send(jobs.jobs().remove(ctx.job().id).await).expect("the test waits") }
+    };
+    duly.worker().on_kind("kind", handler).drain().await.expect("works");
+    assert_eq!(conflict(removed.recv().await.expect("ran")), ConflictKind::Running);
+
+    let guard = duly.lock("report").acquire().await.expect("is free");
+    guard.release().await.expect("is held");
+    assert_eq!(conflict(guard.extend().await), ConflictKind::LockLost);
+    assert_eq!(conflict(guard.release().await), ConflictKind::LockLost);
+
+    duly.tokens().create("ci", duly::admin::Role::Viewer, None).await.expect("creates");
+    assert_eq!(conflict(duly.tokens().create("ci", duly::admin::Role::Viewer, None).await), ConflictKind::Exists);
 }
 
 #[tokio::test]
@@ -109,7 +192,7 @@ async fn newer_format_is_rejected() {
     assert!(error.contains("format 99") && error.contains("use a newer duly"), "{error}");
     set("1");
     let duly = Duly::open(&file).await.expect("opens again");
-    assert!(duly.get(id).await.expect("reads").is_some());
+    assert!(duly.jobs().get(id).await.expect("reads").is_some());
 }
 
 #[tokio::test]
@@ -168,44 +251,56 @@ async fn child_process() {
     }
 }
 
-/// Pushes until the disk is full, frees space and goes on. Every acknowledged job must exist.
+/// Fills the disk to the last byte and frees it. Then pushes until only the reserve is free, and works and empties the
+/// queue out of the reserve. Every acknowledged job must exist.
 async fn fill(file: &str) {
+    let duly = Duly::open(format!("{file}?keep=0&remember_ids=0")).await.expect("opens");
     let ballast = format!("{file}.ballast");
-    std::fs::write(&ballast, vec![1; 1 << 20]).expect("the ballast fits");
-    let duly = Duly::open(file).await.expect("opens");
-    // The disk is too small for the WAL size that a worker prefers; the worker runs anyway.
-    duly.push(Push::new("small", "1")).await.expect("pushes");
-    let summary = duly.worker().on_kind("small", |_| async {}).drain().await.expect("drains with little space");
-    assert_eq!(summary.acked, 1);
+    let filled = std::fs::write(&ballast, vec![1; 64 << 20]);
+    println!("the rest: {filled:?}");
+    let mut full = None;
+    for n in 0..1_000 {
+        if let Err(error) = duly.queues().pause(&format!("q{n}")).await {
+            full = Some(error);
+            break;
+        }
+    }
+    println!("{}", full.expect("the disk never fills"));
+    std::fs::remove_file(&ballast).expect("removes");
+    let push = async || duly.push(Push::new("kind", format!("\"{}\"", "x".repeat(50_000)))).await;
     let mut pushed = Vec::new();
     let error = loop {
-        match duly.push(Push::new("kind", format!("\"{}\"", "x".repeat(50_000)))).await {
+        match push().await {
             Ok(result) => pushed.push(result.id()),
             Err(error) => break error,
         }
-        assert!(pushed.len() < 1_000, "the disk never fills");
+        assert!(pushed.len() < 10_000, "the disk never fills");
     };
     println!("after {} pushes: {error}", pushed.len());
     assert_eq!(error.code(), "store");
-    std::fs::remove_file(&ballast).expect("removes");
-    pushed.push(duly.push(Push::new("kind", "1")).await.expect("there is room again").id());
+    let warnings = duly.health().await.expect("reads").warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("KiB are rejected")), "{warnings:?}");
     for id in &pushed {
-        assert!(duly.get(*id).await.expect("reads").is_some(), "an acknowledged push is gone");
+        assert!(duly.jobs().get(*id).await.expect("reads").is_some(), "an acknowledged push is gone");
     }
+    let removed = pushed.split_off(pushed.len() / 2);
+    for id in &removed {
+        duly.jobs().remove(*id).await.expect("removes out of the reserve");
+    }
+    let summary = duly.worker().on_kind("kind", |_| async {}).drain().await.expect("works out of the reserve");
+    assert_eq!(summary.acked, pushed.len() as u64);
+    push().await.expect("there is room in the file again");
     println!("no job is lost");
 }
 
-/// Runs `child_process` in its own mount namespace. Returns its output.
+/// Runs a child test in its own mount namespace. Returns its output.
 #[cfg(target_os = "linux")]
-fn in_namespace(mounts: &str, store: &str, full: bool) -> String {
+pub(crate) fn in_namespace(mounts: &str, child_test: &str, variables: &[(&str, &str)]) -> String {
     let binary = std::env::current_exe().expect("has a path");
-    let args = test_support::child_test_args("errors::child_process").join(" ");
+    let args = test_support::child_test_args(child_test).join(" ");
     let script = format!("{mounts} && exec {} {args}", binary.display());
     let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", &script]).env("DULY_ERRORS_STORE", store);
-    if full {
-        command.env("DULY_ERRORS_FULL", "1");
-    }
+    command.args(["-rm", "sh", "-c", &script]).envs(variables.iter().copied());
     let out = command.output().expect("unshare is part of util-linux");
     let output = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(
@@ -216,17 +311,36 @@ fn in_namespace(mounts: &str, store: &str, full: bool) -> String {
 }
 
 #[cfg(target_os = "linux")]
+fn open_in_namespace(mounts: &str, store: &str) -> String {
+    in_namespace(mounts, "errors::child_process", &[("DULY_ERRORS_STORE", store)])
+}
+
+#[cfg(target_os = "linux")]
 fn in_read_only_mount(dir: &Path, store: &str) -> String {
     let dir = dir.display();
-    in_namespace(&format!("mount --bind {dir} {dir} && mount -o remount,bind,ro {dir}"), store, false)
+    open_in_namespace(&format!("mount --bind {dir} {dir} && mount -o remount,bind,ro {dir}"), store)
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn full_disk_loses_nothing_and_recovers() {
     let dir = test_support::temp_dir();
-    let mount = format!("mount -t tmpfs -o size=6m none {}", dir.path().display());
-    let output = in_namespace(&mount, &path(&dir, "duly.db"), true);
+    let mount = format!("mount -t tmpfs -o size=48m none {}", dir.path().display());
+    let variables = [("DULY_ERRORS_STORE", &*path(&dir, "duly.db")), ("DULY_ERRORS_FULL", "1")];
+    let output = in_namespace(&mount, "errors::child_process", &variables);
+    assert!(output.contains("the disk is almost full"), "{output}");
     assert!(output.contains("the disk is full; nothing was changed"), "{output}");
     assert!(output.contains("no job is lost"), "{output}");
+}
+
+/// The other side of the mount would have another WAL and another `FILE-nodes`.
+#[cfg(target_os = "linux")]
+#[test]
+fn file_mounted_by_itself_is_refused() {
+    let dir = test_support::temp_dir();
+    let (file, target) = (path(&dir, "duly.db"), path(&dir, "mounted.db"));
+    let output = open_in_namespace(&format!("touch {file} {target} && mount --bind {file} {target}"), &target);
+    assert!(output.contains("mounted.db is mounted by itself") && output.contains("mount its directory"), "{output}");
+    let output = open_in_namespace(&format!("mount --bind {0} {0}", dir.path().display()), &file);
+    assert!(output.contains("opened"), "{output}");
 }

@@ -1,14 +1,12 @@
-//! Middleware, metrics, and the helpers for tests of programs: pushed jobs and crash points.
+//! Middleware, and the helpers for tests of programs: pushed jobs and crash points.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::metrics::METRICS;
 use duly::testing::{CrashAt, assert_not_pushed, assert_pushed};
 use duly::worker::{AttemptFuture, Next};
-use duly::{Args, Ctx, Duly, Error, Middleware, Outcome, Push, PushExt, PushResult, Retry, State};
+use duly::{Args, ConflictKind, Ctx, Duly, Error, Middleware, Outcome, Push, PushExt, PushResult, Retry, State};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -62,7 +60,7 @@ async fn middleware_runs_in_the_order_given() {
     let duly =
         Duly::builder(":memory:").middleware(middleware("a")).middleware(middleware("b")).open().await.expect("opens");
     let id = duly.push(email("ada")).await.expect("pushes").id();
-    assert_eq!(duly.get(id).await.expect("reads").expect("is there").job.tags, ["a", "b"]);
+    assert_eq!(duly.jobs().get(id).await.expect("reads").expect("is there").job.tags, ["a", "b"]);
     let inner = log.clone();
     let handler = move |_: Email, _: Ctx| {
         inner.lock().expect("not poisoned").push("handler".into());
@@ -91,7 +89,7 @@ struct RejectingMiddleware;
 impl Middleware for RejectingMiddleware {
     fn before_push(&self, job: Push) -> duly::Result<Push> {
         match job.job_id() {
-            id if id == duly::JobId::from_name("refused") => Err(Error::Conflict("not today".into())),
+            id if id == duly::JobId::from_name("refused") => Err(Error::conflict(ConflictKind::Refused, "not today")),
             _ => Ok(job),
         }
     }
@@ -110,17 +108,137 @@ async fn middleware_can_fail_return_and_panic_like_a_handler() {
     let duly = Duly::builder(":memory:").middleware(RejectingMiddleware).open().await.expect("opens");
     let batch = [Push::new("one", "1"), Push::new("one", "1").id(duly::JobId::from_name("refused"))];
     assert_eq!(duly.push_all(batch).await.expect_err("is refused").code(), "conflict");
-    assert!(duly.counts().await.expect("counts").is_empty(), "no job of the batch was pushed");
+    assert!(duly.queues().counts().await.expect("counts").is_empty(), "no job of the batch was pushed");
     let pushes = ["\"panic\"", "\"bury\"", "1"].map(|args| Push::new("one", args).max_attempts(1));
     let ids: Vec<_> = duly.push_all(pushes).await.expect("pushes").iter().map(PushResult::id).collect();
     let summary = duly.worker().on_kind("one", async |_: Ctx| ()).drain().await.expect("drains");
     assert_eq!((summary.acked, summary.buried), (1, 2));
     let error = |record: duly::JobRecord| record.failures.last().map(|failure| failure.error.clone());
     let errors = [
-        error(duly.get(ids[0]).await.expect("reads").expect("is there")),
-        error(duly.get(ids[1]).await.expect("reads").expect("is there")),
+        error(duly.jobs().get(ids[0]).await.expect("reads").expect("is there")),
+        error(duly.jobs().get(ids[1]).await.expect("reads").expect("is there")),
     ];
     assert_eq!(errors, [Some("panicked: in the middleware".into()), Some("not for us".into())]);
+}
+
+/// A middleware that reads every push, rewrites mails, and remembers what it has seen.
+#[derive(Clone, Default)]
+struct Recorder(Log);
+
+impl Recorder {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("not poisoned"))
+    }
+
+    fn record(&self, event: String) {
+        self.0.lock().expect("not poisoned").push(event);
+    }
+}
+
+/// An error with a value that its text does not contain.
+#[derive(Debug)]
+struct Rejected {
+    code: u32,
+}
+
+impl std::fmt::Display for Rejected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the bank has rejected it")
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+impl Middleware for Recorder {
+    fn before_push(&self, job: Push) -> duly::Result<Push> {
+        let args = job.job_args().expect("is JSON").to_owned();
+        self.record(format!("{} {args} to {}, {:?}", job.job_kind(), job.job_queue(), job.job_unique()));
+        match args.as_str() {
+            "\"no\"" => Err(Error::conflict(ConflictKind::Refused, "not today")),
+            // The rule's id, queue and key must survive this.
+            "\"tick\"" => Ok(job.queue("elsewhere").unique("other").id(duly::JobId::fresh()).tag("seen")),
+            _ => Ok(job),
+        }
+    }
+
+    fn after_push(&self, jobs: &[PushResult]) {
+        self.record(format!("pushed {}", jobs.len()));
+    }
+
+    fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
+        Box::pin(async move {
+            let args = ctx.job().args.replace("\"name\"", "\"to\"");
+            let result = next.run(&ctx.with_args(args)).await;
+            if let Err(error) = &result {
+                self.record(format!("code {:?}", error.downcast_ref::<Rejected>().map(|error| error.code)));
+            }
+            result
+        })
+    }
+}
+
+#[tokio::test]
+async fn middleware_replaces_args_and_gets_the_error_itself() {
+    let recorder = Recorder::default();
+    let duly = Duly::builder(":memory:").middleware(recorder.clone()).open().await.expect("opens");
+    let id = duly.push(Push::new("email", r#"{"name":"ada"}"#).max_attempts(1)).await.expect("pushes").id();
+    let handler = async |email: Email, ctx: Ctx| {
+        assert_eq!((email.to.as_str(), ctx.job().args.as_str()), ("ada", r#"{"to":"ada"}"#));
+        Err::<(), _>(Rejected { code: 7 })
+    };
+    duly.worker().on(handler).drain().await.expect("drains");
+    assert_eq!(recorder.take(), [r#"email {"name":"ada"} to default, None"#, "pushed 1", "code Some(7)"]);
+    let record = duly.jobs().get(id).await.expect("reads").expect("is kept");
+    assert_eq!(record.job.args, r#"{"name":"ada"}"#, "the stored job keeps its args");
+    assert_eq!(record.failures[0].error, "the bank has rejected it");
+}
+
+#[tokio::test]
+async fn middleware_sees_cron_ticks() {
+    let (recorder, clock) = (Recorder::default(), duly::Clock::manual());
+    let duly = Duly::builder(":memory:").clock(clock.clone()).middleware(recorder.clone()).open().await.expect("opens");
+    duly.cron("tick", "* * * * *")
+        .overlap(duly::cron::Overlap::Skip)
+        .push(Push::new("one", "\"tick\""))
+        .await
+        .expect("puts");
+    duly.cron("no", "* * * * *").push(Push::new("one", "\"no\"").queue("refused")).await.expect("puts");
+    clock.advance(Duration::from_secs(61));
+    let worker = duly.worker().queue("default", 1).queue("refused", 1).on_kind("one", async |_: Ctx| ());
+    assert_eq!(worker.drain().await.expect("drains").acked, 1);
+    let mut seen = recorder.take();
+    seen.sort();
+    let expected = ["one \"no\" to refused, None", "one \"tick\" to default, Some(\"cron:tick\")", "pushed 1"];
+    assert_eq!(seen, expected);
+    let jobs = duly.jobs().list(duly::Filter::all()).await.expect("lists").jobs;
+    let [job] = &jobs[..] else { panic!("one tick was pushed: {jobs:?}") };
+    assert_eq!(
+        (job.job.queue.as_str(), job.job.unique.as_ref().map(duly::job::UniqueKey::key)),
+        ("default", Some("cron:tick"))
+    );
+    assert_eq!(job.job.tags, ["seen"]);
+    let rule = duly.crons().get("no").await.expect("reads").expect("is there");
+    assert!(rule.next.is_some_and(|next| next > clock.now()), "the rejected tick is skipped");
+}
+
+#[tokio::test]
+async fn middleware_sees_transactional_pushes_after_the_commit() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("shop.db");
+    let recorder = Recorder::default();
+    let duly = Duly::builder(file.to_str().expect("plain")).middleware(recorder.clone()).open().await.expect("opens");
+    let mut conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    for commits in [false, true] {
+        let tx = conn.transaction().expect("begins");
+        let after = duly.push_in(&tx, [Push::new("one", "1"), Push::new("one", "2")]).expect("pushes");
+        assert_eq!(recorder.take(), ["one 1 to default, None", "one 2 to default, None"]);
+        if commits {
+            tx.commit().expect("commits");
+            after.wake();
+            assert_eq!(recorder.take(), ["pushed 2"]);
+        }
+    }
+    assert_eq!(recorder.take(), Vec::<String>::new(), "a transaction without a commit pushed nothing");
 }
 
 #[tokio::test]
@@ -161,11 +279,11 @@ async fn run_with_crash(point: CrashAt, careful: bool) -> (bool, u32) {
         worker.on_kind("charge", move |ctx: Ctx| charge(ctx, charges.clone(), careful))
     };
     let crashed = worker().crash_at(point.clone()).drain().await.expect("ends").crashed;
-    let record = duly.get(id).await.expect("reads").expect("is there");
+    let record = duly.jobs().get(id).await.expect("reads").expect("is there");
     let done = !crashed || point == CrashAt::AfterSettle;
     assert_eq!(record.state, if done { State::Done } else { State::Running }, "{point:?}: nothing is recorded");
     worker().drain().await.expect("drains");
-    let record = duly.get(id).await.expect("reads").expect("is there");
+    let record = duly.jobs().get(id).await.expect("reads").expect("is there");
     assert_eq!((record.state, record.crashes), (State::Done, u32::from(!done)), "{point:?}");
     (crashed, charges.load(Ordering::Relaxed))
 }
@@ -191,166 +309,4 @@ async fn crash_test_catches_a_handler_that_is_not_idempotent() {
     assert_eq!(run_with_crash(CrashAt::point("charged"), false).await, (true, 2));
     assert_eq!(run_with_crash(CrashAt::BeforeSettle, false).await, (true, 2));
     assert_eq!(run_with_crash(CrashAt::AfterSettle, false).await, (true, 1));
-}
-
-/// A recorder that sums all values by name and labels.
-#[derive(Clone, Default)]
-struct TestRecorder(Arc<Mutex<BTreeMap<String, f64>>>);
-
-struct RecordedMetric(TestRecorder, String);
-
-impl RecordedMetric {
-    fn add(&self, value: f64) {
-        *self.0.0.lock().expect("not poisoned").entry(self.1.clone()).or_default() += value;
-    }
-}
-
-impl metrics::CounterFn for RecordedMetric {
-    fn increment(&self, value: u64) {
-        self.add(value as f64);
-    }
-    fn absolute(&self, _: u64) {}
-}
-
-impl metrics::HistogramFn for RecordedMetric {
-    fn record(&self, _: f64) {
-        self.add(1.0);
-    }
-}
-
-impl TestRecorder {
-    fn metric(&self, key: &metrics::Key) -> Arc<RecordedMetric> {
-        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
-        let definition = METRICS.iter().find(|metric| metric.name == key.name()).expect("is in the list");
-        assert_eq!(key.labels().map(metrics::Label::key).collect::<Vec<_>>(), definition.labels, "{}", definition.name);
-        Arc::new(RecordedMetric(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
-    }
-
-    fn value(&self, name: &str) -> f64 {
-        self.0.lock().expect("not poisoned").get(name).copied().unwrap_or(0.0)
-    }
-}
-
-impl metrics::Recorder for TestRecorder {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
-        metrics::Counter::from_arc(self.metric(key))
-    }
-    fn register_gauge(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
-        panic!("duly has none: {key}")
-    }
-    fn register_histogram(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
-        metrics::Histogram::from_arc(self.metric(key))
-    }
-}
-
-#[test]
-fn every_metric_counts_its_events() {
-    let recorder = TestRecorder::default();
-    // A single-threaded runtime with a recorder local to this thread: other tests are not counted.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
-    metrics::with_local_recorder(&recorder, || runtime.block_on(use_every_metric()));
-    let settled =
-        |outcome: &str| recorder.value(&format!("duly_jobs_settled_total{{queue=q,kind=one,outcome={outcome}}}"));
-    assert_eq!(recorder.value("duly_jobs_pushed_total{queue=q,kind=one}"), 3.0, "one was there already");
-    assert_eq!(recorder.value("duly_jobs_claimed_total{queue=q}"), 3.0);
-    assert_eq!((settled("ack"), settled("bury"), settled("retry")), (2.0, 1.0, 0.0));
-    assert_eq!(recorder.value("duly_job_lateness_seconds{queue=q}"), 3.0);
-    assert_eq!(recorder.value("duly_attempt_duration_seconds{queue=q,kind=one}"), 3.0);
-    assert_eq!(recorder.value("duly_store_request_duration_seconds{op=push}"), 2.0);
-    assert_eq!(recorder.value("duly_store_errors_total{op=list,code=invalid}"), 1.0);
-    assert_eq!(recorder.value("duly_locks_acquired_total{}"), 1.0);
-    assert_eq!(recorder.value("duly_calls_total{method=duly.ping}"), 1.0);
-    assert_eq!(recorder.value("duly_call_replies_total{result=ok}"), 1.0);
-}
-
-async fn use_every_metric() {
-    let duly = Duly::open(":memory:").await.expect("opens");
-    let job = |args: &str| Push::new("one", args).queue("q").max_attempts(1);
-    let first = duly::JobId::from_name("first");
-    duly.push_all([job("1").id(first), job("2"), job("3")]).await.expect("pushes");
-    duly.push(job("1").id(first)).await.expect("is there already");
-    let handler = async |ctx: Ctx| if ctx.job().args == "3" { Err("no") } else { Ok(()) };
-    duly.worker().queue("q", 9).on_kind("one", handler).drain().await.expect("drains");
-    let invalid = duly::Filter::all().cursor("x".to_owned());
-    duly.list(invalid).await.expect_err("invalid cursor");
-    let guard = duly.lock("l").acquire().await.expect("takes");
-    guard.release().await.expect("releases");
-    let node = duly.node_id().expect("is one");
-    let _: serde_json::Value = duly.call("duly.ping", &()).node(node).reply().await.expect("replies");
-}
-
-#[test]
-fn reference_lists_every_metric_and_every_error() {
-    let read = |name: &str| std::fs::read_to_string(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).expect("text");
-    let reference = read("docs/reference/metrics.md");
-    for metric in METRICS {
-        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        let kind = format!("{:?}", metric.kind).to_lowercase();
-        let line = format!("| `{}` | {kind} | {} | {} |", metric.name, labels.join(", "), metric.description);
-        assert!(reference.contains(&line), "docs/reference/metrics.md lacks:\n{line}");
-    }
-    let library = reference.split("## From `duly serve`").next().unwrap_or_default();
-    assert_eq!(library.lines().filter(|line| line.starts_with("| `duly_")).count(), METRICS.len());
-    let (errors, code) = (read("docs/reference/errors.md"), read("src/error.rs"));
-    let body = code.split_once("fn code(").expect("is there").1.split_once("\n    }\n").expect("ends").0;
-    let codes: Vec<&str> = body.split('"').skip(1).step_by(2).collect();
-    assert!(codes.len() >= 9, "{codes:?}");
-    for code in codes {
-        assert!(errors.contains(&format!("`{code}`")), "docs/reference/errors.md lacks `{code}`");
-    }
-}
-
-/// Returns the upper-case words of a text with this prefix.
-fn words<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
-    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
-    text.match_indices(prefix)
-        .map(|(start, _)| text[start..].split(|c| !is_part(c)).next().unwrap_or_default())
-        .collect()
-}
-
-#[test]
-fn reference_lists_every_setting() {
-    let root = env!("CARGO_MANIFEST_DIR");
-    let read = |name: &str| std::fs::read_to_string(format!("{root}/{name}")).expect("text");
-    let (reference, open, config) =
-        (read("docs/reference/config.md"), read("src/store/open.rs"), read("cli/src/config.rs"));
-    let options = open
-        .split_once("const OPTION_NAMES: &str = \"")
-        .expect("a list")
-        .1
-        .split('"')
-        .next()
-        .expect("ends")
-        .replace("; on servers", ",");
-    let fields = config.lines().filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split_once(": "));
-    let fields = fields.filter(|(name, _)| !name.contains(' '));
-    let names: Vec<String> =
-        options.split(", ").chain(fields.map(|(name, _)| name)).map(|name| format!("`{name}`")).collect();
-    assert!(names.len() > 15, "{names:?}");
-    let foreign = ["sidekiq", "actionhero", "redis_in_action"].map(|system| {
-        let code = read(&format!("src/compat/{system}/mod.rs"));
-        let list =
-            code.split_once("const URL_OPTIONS: &[&str] = &[").expect("a list").1.split(']').next().expect("ends");
-        list.split(", ").map(|name| format!("`{}`", name.trim_matches('"'))).collect::<Vec<_>>()
-    });
-    for name in names.iter().chain(foreign.iter().flatten()) {
-        assert!(reference.contains(name), "docs/reference/config.md lacks {name}");
-    }
-    let mut pending = vec![std::path::PathBuf::from(format!("{root}/cli/src"))];
-    while let Some(path) = pending.pop() {
-        if path.is_dir() {
-            pending.extend(std::fs::read_dir(path).expect("readable").map(|entry| entry.expect("readable").path()));
-            continue;
-        }
-        for name in words(&std::fs::read_to_string(&path).expect("text"), "DULY_") {
-            assert!(
-                reference.contains(&format!("`{name}`")),
-                "docs/reference/config.md lacks {name} of {}",
-                path.display()
-            );
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! Push inside the user's transaction: the job exists if and only if the transaction commits.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duly::rusqlite::{Connection, params};
@@ -20,7 +22,7 @@ impl Args for Invoice {
 struct Shop {
     duly: Duly,
     conn: Connection,
-    _dir: test_support::TempDir,
+    dir: test_support::TempDir,
 }
 
 async fn shop() -> Shop {
@@ -29,7 +31,7 @@ async fn shop() -> Shop {
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
     let conn = Connection::open(&file).expect("opens");
     conn.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("writes");
-    Shop { duly, conn, _dir: dir }
+    Shop { duly, conn, dir }
 }
 
 #[tokio::test]
@@ -64,7 +66,7 @@ async fn rolled_back_transaction_leaves_no_job() {
     let id = after.pushed[0].id();
     tx.rollback().expect("rolls back");
     after.wake(); // harmless
-    assert_eq!(shop.duly.get(id).await.expect("reads"), None);
+    assert_eq!(shop.duly.jobs().get(id).await.expect("reads"), None);
     shop.duly.push(Invoice { order: 2 }).await.expect("its job numbers are free again");
 }
 
@@ -87,10 +89,53 @@ async fn transaction_on_another_file_is_rejected() {
     let tx = conn.transaction().expect("begins");
     let error = shop.duly.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");
     assert!(error.to_string().contains("must be on"), "{error}");
+}
 
+#[tokio::test]
+async fn push_in_without_a_file_is_unsupported() {
     let memory = Duly::open(":memory:").await.expect("opens");
+    let mut conn = Connection::open_in_memory().expect("opens");
+    let tx = conn.transaction().expect("begins");
     let error = memory.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");
-    assert!(matches!(error, Error::Invalid { field: "store", .. }), "{error}");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
+
+/// Counts the pushes that are reported as done.
+#[derive(Clone, Default)]
+struct PushCount(Arc<AtomicUsize>);
+
+impl duly::Middleware for PushCount {
+    fn after_push(&self, jobs: &[PushResult]) {
+        self.0.fetch_add(jobs.len(), Ordering::SeqCst);
+    }
+}
+
+/// The connections of the store and of the user have the old file open, which no other process will.
+#[tokio::test]
+async fn transaction_on_a_replaced_file_is_rejected() {
+    let mut shop = shop().await;
+    let (file, backup) = (shop.dir.path().join("shop.db"), shop.dir.path().join("backup.db"));
+    shop.duly.backup(&backup).await.expect("backs up");
+    let pushes = PushCount::default();
+    let duly = Duly::builder(file.to_str().expect("plain")).middleware(pushes.clone()).open().await.expect("opens");
+    let tx = shop.conn.transaction().expect("begins");
+    let before = duly.push_in(&tx, [Invoice { order: 1 }]).expect("pushes");
+    std::fs::rename(&backup, &file).expect("restores");
+    let error = duly.push_in(&tx, [Invoice { order: 2 }]).expect_err("refused");
+    assert!(error.to_string().contains("was replaced by another file while it is open"), "{error}");
+    tx.commit().expect("commits into the old file");
+    before.wake();
+    assert_eq!(pushes.0.load(Ordering::SeqCst), 0, "it is not counted");
+
+    // A store that is opened again sees the new file, the user's connection does not.
+    drop((duly, shop.duly));
+    for suffix in ["-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{suffix}", file.display())).expect("removes");
+    }
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let tx = shop.conn.transaction().expect("begins");
+    let error = duly.push_in(&tx, [Invoice { order: 3 }]).expect_err("refused");
+    assert!(error.to_string().contains("open the connection again"), "{error}");
 }
 
 #[tokio::test]
@@ -118,7 +163,7 @@ async fn failed_push_leaves_nothing_in_a_committed_transaction() {
     tx.execute_batch("DROP TRIGGER refuse").expect("drops");
     tx.commit().expect("commits the user's rows");
 
-    assert!(shop.duly.counts().await.expect("counts").iter().all(|count| count.ready == 0));
+    assert!(shop.duly.queues().counts().await.expect("counts").iter().all(|count| count.ready == 0));
     shop.duly.push(Invoice { order: 2 }).await.expect("and the store goes on");
 }
 

@@ -157,6 +157,62 @@ pub async fn largest_jobs_are_claimed_in_any_number(store: TestStore) {
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
+/// Returns a job with args of this length.
+fn job_of_bytes(kind: &str, bytes: usize) -> Push {
+    job(kind).args(format!("\"{}\"", "x".repeat(bytes - 2)))
+}
+
+/// Jobs of two priorities, some of them tried before, and a stale entry of a removed one.
+pub async fn claim_with_a_limit_of_bytes_leaves_further_jobs_in_place(store: TestStore) {
+    const BYTES: usize = 1_000;
+    let large = |kind: &str, priority| job_of_bytes(kind, BYTES).priority(priority);
+    for kind in ["tried 1", "tried 2"] {
+        store.push(large(kind, Priority::Normal)).await;
+    }
+    for tried in store.claim("a", 9).await {
+        store.settle("a", &tried, retry_at_once()).await;
+    }
+    let removed = store.push(large("removed", Priority::Normal)).await;
+    store.push_all(["normal 1", "normal 2"].map(|kind| large(kind, Priority::Normal)).into()).await;
+    store.push_all(["high 1", "high 2", "high 3"].map(|kind| large(kind, Priority::High)).into()).await;
+    store.remove(removed.id()).await;
+
+    let expected = ["high 1", "high 2", "high 3", "tried 1", "tried 2", "normal 1", "normal 2"];
+    let mut held = Vec::new();
+    while held.len() < expected.len() {
+        // Less than a job fits, or three of them.
+        let args_bytes_max = Some([1, 7 * BYTES / 2][held.len() % 2]);
+        let reply = store.claim_with("a", Claim { args_bytes_max, ..claim(9) }).await;
+        assert!(!reply.jobs.is_empty() && reply.jobs.len() <= 3, "{:?}", kinds(&reply.jobs));
+        held.extend(reply.jobs);
+        assert!(reply.has_more || held.len() == expected.len(), "and reports that more are ready");
+        let counts = store.store.counts().await.expect("counts");
+        assert_eq!((counts[0].ready, counts[0].running), ((expected.len() - held.len()) as u64, held.len() as u64));
+    }
+    assert_eq!(kinds(&held), expected);
+    assert!(held.iter().all(|held| held.attempts == u32::from(held.job.kind.starts_with("tried"))));
+    for held in &held {
+        assert_eq!(store.settle("a", held, Outcome::Ack).await, nothing_lost());
+    }
+    assert!(store.claim("a", 9).await.is_empty());
+}
+
+pub async fn resync_with_a_limit_of_bytes_has_no_args(store: TestStore) {
+    store.push_all(["one", "two"].map(|kind| job_of_bytes(kind, 1_000)).into()).await;
+    let held = store.claim("a", 2).await;
+    let resync = Claim { resync: true, args_bytes_max: Some(1_500), ..claim(9) };
+    let listed = store.claim_with("a", resync).await.jobs;
+    assert_eq!(kinds(&listed), ["one", "two"], "all of them, whatever their size");
+    assert!(listed.iter().zip(&held).all(|(listed, held)| listed.job.args.is_empty() && listed.fence == held.fence));
+    assert_eq!(store.settle("a", &listed[0], release()).await, nothing_lost());
+    assert_eq!(store.settle("a", &listed[1], Outcome::Ack).await, nothing_lost());
+    let again = store.claim_one("a").await;
+    assert_eq!((again.job.args.len(), again.attempts), (1_000, 0));
+    assert_eq!(store.settle("a", &again, Outcome::Ack).await, nothing_lost());
+    let counts = store.store.counts().await.expect("counts");
+    assert_eq!(counts[0].bytes, 0, "the args of both are subtracted");
+}
+
 pub async fn many_due_jobs_are_promoted_in_bounded_batches(store: TestStore) {
     let flood = 2 * PROMOTE_MAX + 10;
     store.push_all((0..flood).map(|_| job("due").after(SECOND)).collect()).await;

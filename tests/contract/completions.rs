@@ -110,7 +110,7 @@ pub async fn completed_among_returns_finished_and_unknown_jobs(store: TestStore)
 
 fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<JobRecord>> {
     let duly = store.duly.clone();
-    tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+    tokio::spawn(async move { duly.jobs().wait(id).await.expect("waits") })
 }
 
 async fn at_once(waiting: JoinHandle<Option<JobRecord>>) -> Option<JobRecord> {

@@ -52,6 +52,20 @@ pub async fn node_with_handler_adopts_deferred_job_early(store: TestStore) {
     assert!(claim_kinds(&store, "a", &["mail"], 9).await.is_empty(), "it is claimed once");
 }
 
+/// More kinds than a script can pass to one command.
+pub async fn node_with_thousands_of_kinds_adopts_deferred_jobs(store: TestStore) {
+    push_deferred(&store, "resize").await;
+    store.push(job("later").after(MS)).await;
+    store.advance(SECOND).await;
+    let many: Vec<String> = (0..9_000).map(|n| format!("kind-{n}")).chain(["resize".to_owned()]).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut held = claim_kinds(&store, "b", &many, 9).await;
+    held.extend(claim_kinds(&store, "b", &many, 9).await);
+    let mut claimed = kinds(&held);
+    claimed.sort_unstable();
+    assert_eq!(claimed, ["later", "resize"]);
+}
+
 pub async fn adopted_job_is_due_when_adopted(store: TestStore) {
     push_deferred(&store, "resize").await;
     store.advance(SECOND).await;
@@ -144,6 +158,18 @@ pub async fn deferred_jobs_beyond_the_limit_wait_until_due(store: TestStore) {
         }
     }
     assert_eq!(taken, jobs, "none is lost");
+}
+
+pub async fn deferred_job_of_an_excluded_kind_is_not_adopted(store: TestStore) {
+    let deferred = ["command", "comma", "command:x", "z"].map(job);
+    store.push_all(deferred.into()).await;
+    let held = claim_kinds(&store, "a", &["mail"], 9).await;
+    defer(&store, "a", &held, 10 * SECOND).await;
+    let claim_others = || Claim { excluded_kind: Some("command".into()), ..claim(9) };
+    let adopted = store.claim_with("b", claim_others()).await;
+    assert_eq!(kinds(&adopted.jobs), ["comma", "command:x", "z"]);
+    assert!(store.claim_with("b", claim_others()).await.jobs.is_empty(), "it defers no job again and again");
+    assert_eq!(kinds(&store.claim_with("c", claim(9)).await.jobs), ["command"]);
 }
 
 pub async fn deferred_job_still_falls_due(store: TestStore) {

@@ -1,6 +1,9 @@
 //! Leases: which node holds a job, and when it is taken back.
 
-use duly::job::Due;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duly::job::{Due, HeldJob};
 use duly::store::{AttemptEnd, CLAIM_MAX, ChangeResult, JobStore, TAKE_BACK_MAX};
 use duly::{Outcome, State};
 
@@ -80,6 +83,62 @@ pub async fn crash_count_survives_a_reschedule(store: TestStore) {
         assert_eq!((held.job.id, held.attempts, held.crashes), (id, 0, 1));
         store.settle("b", &held, Outcome::Ack).await;
     }
+}
+
+/// The node dies, and the next one claims its jobs.
+async fn die(store: &TestStore, node: &'static str, next: &'static str) -> Vec<HeldJob> {
+    store.node(next).await;
+    store.silence(node);
+    store.advance(past_the_lease() + SECOND).await;
+    store.claim_from(next, node, 9).await.jobs
+}
+
+fn crashes(jobs: &[HeldJob]) -> Vec<(&str, u32)> {
+    jobs.iter().map(|held| (&*held.job.kind, held.crashes)).collect()
+}
+
+async fn set_alone(store: &TestStore, node: &'static str, held: &HeldJob, alone: bool) -> bool {
+    store.store.set_alone(store.node(node).await, Arc::new(held.clone()), alone).await.expect("marks")
+}
+
+pub async fn third_crash_counts_only_for_a_job_that_ran_alone(store: TestStore) {
+    store.push_all(vec![job("one"), job("two")]).await;
+    store.claim("a", 2).await;
+    let held = die(&store, "a", "b").await;
+    assert_eq!(crashes(&held), [("one", 1), ("two", 1)]);
+    let held = die(&store, "b", "c").await;
+    assert_eq!(crashes(&held), [("one", 2), ("two", 2)]);
+
+    let held = die(&store, "c", "d").await;
+    assert_eq!(crashes(&held), [("one", 2), ("two", 2)], "either may be a bystander");
+    let failures = store.get(held[0].job.id).await.expect("is there").failures.len();
+    assert!([1, 3].contains(&failures), "each crash is in the history; on Sidekiq's keys only the last: {failures}");
+
+    assert!(set_alone(&store, "d", &held[0], true).await);
+    let held = die(&store, "d", "e").await;
+    assert_eq!(crashes(&held), [("one", 3), ("two", 2)]);
+
+    assert!(set_alone(&store, "e", &held[1], true).await);
+    assert!(set_alone(&store, "e", &held[1], false).await, "another job has started since");
+    let held = die(&store, "e", "f").await;
+    assert_eq!(crashes(&held), [("one", 3), ("two", 2)]);
+}
+
+pub async fn mark_of_a_lone_job_ends_with_its_claim(store: TestStore) {
+    store.push(job("one")).await;
+    store.claim_one("a").await;
+    let held = die(&store, "a", "b").await;
+    let held = [die(&store, "b", "c").await, held].concat();
+    let (now, before) = (&held[0], &held[1]);
+    assert!(!set_alone(&store, "c", before, true).await, "an older claim");
+    assert!(!set_alone(&store, "b", now, true).await, "another node");
+    assert!(set_alone(&store, "c", now, true).await);
+    store.settle("c", now, Outcome::release(Duration::ZERO)).await;
+
+    let again = store.claim_one("c").await;
+    assert_eq!(again.crashes, 2);
+    let held = die(&store, "c", "d").await;
+    assert_eq!(crashes(&held), [("one", 2)], "the job was not marked under its new claim");
 }
 
 pub async fn take_back_is_bounded(store: TestStore) {

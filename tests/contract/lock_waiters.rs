@@ -332,9 +332,25 @@ pub async fn break_lock_ends_all_holds_and_notifies_the_next_waiter(store: TestS
     let mut inbox = store.subscribe("c").await;
     let c = two(waiter(&store, "c").await);
     assert_refused(&store, &c).await;
-    assert_eq!(store.store.break_lock("l").await.expect("breaks"), 2);
+    assert_eq!(store.store.break_lock("l", None).await.expect("breaks"), 2);
     assert_eq!(inbox.next().await, turn(&c));
     acquire(&store, &c).await;
+}
+
+pub async fn breaking_one_hold_notifies_one_waiter(store: TestStore) {
+    let two = |request: LockRequest| LockRequest { slots: 2, ..request };
+    let a = two(request(&store, "a").await);
+    acquire(&store, &a).await;
+    acquire(&store, &two(request(&store, "b").await)).await;
+    let (mut first, mut second) = (store.subscribe("c").await, store.subscribe("d").await);
+    let (c, d) = (two(waiter(&store, "c").await), two(waiter(&store, "d").await));
+    assert_refused(&store, &c).await;
+    assert_refused(&store, &d).await;
+    assert_eq!(store.store.break_lock("l", Some(a.owner)).await.expect("breaks"), 1);
+    assert_eq!(first.next().await, turn(&c));
+    assert_no_notification(&store, "d", &mut second).await;
+    acquire(&store, &c).await;
+    assert_refused(&store, &d).await;
 }
 
 pub async fn waiters_of_different_locks_are_separate(store: TestStore) {

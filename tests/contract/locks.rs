@@ -112,7 +112,7 @@ pub async fn fences_grow_with_every_acquisition(store: TestStore) {
     fences.push(acquire(&store, &a).await.0);
     fences.push(acquire(&store, &other).await.0);
 
-    assert_eq!(store.store.break_lock("l").await.expect("breaks"), 1);
+    assert_eq!(store.store.break_lock("l", None).await.expect("breaks"), 1);
     fences.push(acquire(&store, &a).await.0);
 
     store.advance(TTL + MS).await;
@@ -253,12 +253,12 @@ pub async fn every_lock_has_an_expiry(store: TestStore) {
     assert_refused(&store, &LockRequest { name: "cancelled".into(), ..waiter.clone() }).await;
     assert!(!unlock(&store, &LockRequest { name: "cancelled".into(), ..waiter }).await);
     acquire(&store, &LockRequest { slots: 3, ..request_for(&store, "b", "counted").await }).await;
-    assert_eq!(store.store.break_lock("broken").await.expect("breaks"), 1);
+    assert_eq!(store.store.break_lock("broken", None).await.expect("breaks"), 1);
     acquire(&store, &request_for(&store, "b", "broken").await).await;
 
     let listed = store.store.locks(None, None).await.expect("lists").locks;
     assert_eq!(listed.len(), 8);
-    assert!(listed.iter().all(|lock| lock.since == store.now() && lock.expires == store.now() + TTL));
+    assert!(listed.iter().all(|lock| lock.since == Some(store.now()) && lock.expires == store.now() + TTL));
     store.advance(TTL + MS).await;
     assert!(store.store.locks(None, None).await.expect("lists").locks.is_empty());
 }
@@ -369,7 +369,7 @@ pub async fn locks_are_listed(store: TestStore) {
     let first = held.iter().find(|hold| hold.owner == a.owner).expect("is listed");
     assert_eq!((first.name.as_str(), first.slot, first.fence), ("m", slot, fence));
     assert_eq!((first.node, first.note.as_str()), (a.node, "the first"));
-    assert_eq!((first.since, first.expires), (started, started + TTL));
+    assert_eq!((first.since, first.expires), (Some(started), started + TTL));
     assert!(held.iter().all(|hold| hold.waiters == 2));
 
     let all = store.store.locks(None, None).await.expect("lists");
@@ -416,7 +416,7 @@ pub async fn similar_lock_names_do_not_collide(store: TestStore) {
         if i % 2 == 0 {
             assert!(unlock(&store, &one(name)).await);
         } else {
-            assert_eq!(store.store.break_lock(name).await.expect("breaks"), 1);
+            assert_eq!(store.store.break_lock(name, None).await.expect("breaks"), 1);
         }
         let remaining = store.store.locks(None, None).await.expect("lists").locks;
         let remaining: BTreeSet<&str> = remaining.iter().map(|hold| hold.name.as_str()).collect();
@@ -431,8 +431,21 @@ pub async fn broken_lock_is_free(store: TestStore) {
     );
     acquire(&store, &a).await;
     acquire(&store, &b).await;
-    assert_eq!(store.store.break_lock("l").await.expect("breaks"), 2);
-    assert_eq!(store.store.break_lock("l").await.expect("replies"), 0);
+    assert_eq!(store.store.break_lock("l", None).await.expect("breaks"), 2);
+    assert_eq!(store.store.break_lock("l", None).await.expect("replies"), 0);
     assert!(holds(&store, "l").await.is_empty());
     assert!(!extend(&store, &a).await && !unlock(&store, &b).await, "neither holds it any more");
+}
+
+pub async fn breaking_one_hold_keeps_the_others(store: TestStore) {
+    let two = |request: LockRequest| LockRequest { slots: 2, ..request };
+    let (a, b) = (two(request(&store, "a").await), two(request(&store, "b").await));
+    acquire(&store, &a).await;
+    let (_, slot) = acquire(&store, &b).await;
+    assert_eq!(store.store.break_lock("l", Some(LockOwner::fresh())).await.expect("replies"), 0, "no such owner");
+    assert_eq!(store.store.break_lock("l", Some(a.owner)).await.expect("breaks"), 1);
+    assert_eq!(store.store.break_lock("l", Some(a.owner)).await.expect("replies"), 0, "it has ended");
+    let left = holds(&store, "l").await;
+    assert_eq!((left.len(), left[0].owner, left[0].slot), (1, b.owner, slot));
+    assert!(!extend(&store, &a).await && extend(&store, &b).await, "only b holds it");
 }

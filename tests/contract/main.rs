@@ -1,8 +1,10 @@
 //! The contract of every store: each case is a function that takes a store and runs once per store.
 
 mod access;
+mod cancel;
 mod capacity;
 mod claim;
+mod clock_jumps;
 mod completions;
 mod cron;
 mod dead_groups;
@@ -21,6 +23,7 @@ mod peers;
 mod progress;
 mod push;
 mod query;
+mod queues;
 mod settle;
 #[cfg(feature = "compat")]
 mod sidekiq_exceptions;
@@ -83,10 +86,26 @@ macro_rules! contract {
 }
 
 contract! {
+    cancel:
+        waiting_job_is_cancelled_at_once
+        cancelled_jobs_are_listed_and_pruned
+        cancelled_job_can_be_rescheduled
+        cancelled_running_job_ends_with_its_attempt
+        cancelled_job_that_succeeds_is_done
+        cancelled_job_of_dead_node_does_not_run_again
+        holder_of_cancelled_job_is_notified
+        caller_that_waits_sees_the_cancel
+        more_cancels_than_a_heartbeat_lists_are_all_delivered
+        end_of_cancelled_job_is_counted_as_cancelled
+        pending_cancel_is_visible;
     access:
         token_is_stored_by_name_and_never_in_clear
         token_expires_after_its_lifetime
-        audit_keeps_the_newest_entries_in_order;
+        ids_derived_with_the_secret_are_the_same_for_all_processes
+        audit_keeps_the_newest_entries_in_order
+        actor_displaces_only_its_own_audit_entries
+        largest_actor_loses_audit_entries_beyond_the_total
+        new_audit_entry_stays_if_every_actor_has_one;
     delivery:
         delivered_job_is_held_as_if_claimed
         fences_grow_across_deliveries_and_claims
@@ -101,6 +120,7 @@ contract! {
         node_with_expired_lease_is_delivered_nothing;
     deferred:
         node_with_handler_adopts_deferred_job_early
+        node_with_thousands_of_kinds_adopts_deferred_jobs
         adopted_job_is_due_when_adopted
         kind_listed_twice_yields_a_deferred_job_once
         adopted_job_of_dead_node_is_taken_back
@@ -111,6 +131,7 @@ contract! {
         deferred_jobs_beyond_the_limit_wait_until_due
         deferred_job_still_falls_due
         node_that_runs_any_kind_adopts_deferred_jobs
+        deferred_job_of_an_excluded_kind_is_not_adopted
         adopted_job_keeps_its_position
         retry_is_not_treated_as_deferred
         rescheduled_job_is_not_treated_as_deferred
@@ -136,6 +157,8 @@ contract! {
         key_is_free_after_its_job_ends
         key_stays_taken_across_a_retry
         same_key_in_two_queues_does_not_conflict
+        same_key_of_two_kinds_does_not_conflict
+        key_of_the_whole_queue_is_shared_by_kinds
         first_of_two_jobs_with_one_key_in_one_push_wins
         first_of_two_replacements_in_one_push_wins
         key_conflict_does_not_use_up_the_id
@@ -152,6 +175,8 @@ contract! {
         claim_takes_at_most_max_jobs
         claim_takes_only_from_its_queue
         largest_jobs_are_claimed_in_any_number
+        claim_with_a_limit_of_bytes_leaves_further_jobs_in_place
+        resync_with_a_limit_of_bytes_has_no_args
         paused_queue_yields_no_jobs
         queue_can_be_paused_before_its_first_job
         fences_grow_with_every_claim
@@ -179,11 +204,24 @@ contract! {
         node_that_slept_itself_takes_nothing_back
         taken_back_job_goes_to_the_head_and_counts_a_crash
         crash_count_survives_a_reschedule
+        third_crash_counts_only_for_a_job_that_ran_alone
+        mark_of_a_lone_job_ends_with_its_claim
         take_back_is_bounded
         few_jobs_of_dead_node_are_found_among_many
         returning_node_keeps_jobs_not_taken_back
         jobs_of_a_node_that_left_are_taken_back_at_once
         heartbeat_returns_the_jobs_the_node_holds;
+    clock_jumps:
+        jump_of_the_clock_does_not_delay_take_back
+        node_that_dies_while_the_clock_is_wrong_loses_its_jobs
+        jump_of_the_clock_kills_no_node_with_heartbeats
+        survivor_with_an_expired_lease_takes_nothing_back
+        jump_of_the_clock_does_not_stop_cron_rules
+        ticks_are_planned_again_after_the_clock_was_set_back
+        removed_ids_are_forgotten_after_the_clock_was_ahead
+        lock_of_dead_holder_is_free_after_the_clock_was_ahead
+        dead_waiter_does_not_block_a_lock_after_the_clock_was_ahead
+        totals_are_complete_after_the_clock_was_wrong;
     query:
         get_returns_a_job_in_every_state
         unknown_job_is_not_found
@@ -225,6 +263,12 @@ contract! {
         ended_jobs_free_capacity
         repeated_push_into_full_queue_is_accepted
         capacity_can_be_set_before_the_first_job_and_removed;
+    queues:
+        queue_without_jobs_is_removed_with_its_settings
+        queue_with_cron_rule_is_not_removed
+        queue_with_a_live_worker_is_not_removed
+        unused_queue_is_removed_after_a_day
+        resume_creates_no_queue;
     edit:
         args_of_a_waiting_job_can_be_changed
         running_job_cannot_be_edited
@@ -258,6 +302,7 @@ contract! {
         repeated_transfer_batch_changes_nothing
         fences_grow_across_a_transfer
         transfer_out_by_another_node_is_rejected
+        reserved_jobs_without_copy_return_to_their_places
         transferred_job_leaves_no_trace
         running_job_is_not_transferred
         job_pushed_again_is_not_transferred
@@ -297,7 +342,9 @@ contract! {
         push_wakes_only_if_due_earlier
         resume_wakes_a_waiting_node
         claim_that_leaves_jobs_wakes_another_node
-        node_that_stops_waiting_passes_its_wake_on;
+        node_that_stops_waiting_passes_its_wake_on
+        node_that_fills_up_passes_a_near_due_time_on
+        node_that_stops_waiting_passes_a_near_due_time_on;
     locks:
         free_lock_is_acquired_with_a_fence
         held_lock_is_refused
@@ -324,7 +371,8 @@ contract! {
         locks_are_listed
         pages_contain_every_lock_once
         similar_lock_names_do_not_collide
-        broken_lock_is_free;
+        broken_lock_is_free
+        breaking_one_hold_keeps_the_others;
     lock_waiters:
         waiters_acquire_in_order_of_arrival
         expired_lock_goes_to_the_first_waiter
@@ -345,6 +393,7 @@ contract! {
         announce_returns_lost_waiters
         two_free_slots_go_to_the_first_two_waiters
         break_lock_ends_all_holds_and_notifies_the_next_waiter
+        breaking_one_hold_notifies_one_waiter
         waiters_of_different_locks_are_separate
         lock_with_many_waiters_is_handed_on_in_bounded_batches;
     totals:
@@ -354,6 +403,7 @@ contract! {
         kinds_are_counted_per_hour_for_a_day
         kinds_beyond_the_maximum_are_counted_together
         worker_reports_outcomes_by_kind
+        workers_that_drain_prune_done_jobs
         counts_include_waiting_time_of_the_first_ready_job
         first_ready_job_is_found_by_its_due_time;
     completions:
@@ -394,6 +444,7 @@ contract! {
         why_names_quiet_nodes
         why_names_a_job_that_crashed_several_nodes
         why_names_the_node_that_holds_a_job
+        why_counts_the_jobs_that_a_crash_suspect_waits_for
         why_names_a_silent_node
         why_names_a_backoff
         why_names_a_done_job

@@ -15,7 +15,7 @@ async fn push(duly: &Duly, jobs: usize) -> Vec<JobId> {
 
 fn wait(duly: &Duly, id: JobId) -> JoinHandle<Option<JobRecord>> {
     let duly = duly.clone();
-    tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+    tokio::spawn(async move { duly.jobs().wait(id).await.expect("waits") })
 }
 
 async fn work(duly: &Duly) {

@@ -10,8 +10,10 @@ const SAME_DUE_TIME: &str =
 const FAILURES: &str = "a job carries its last ten failures, not fifty";
 const CRON: &str = "Sidekiq has no cron rules: use redis://, or push due jobs";
 const CAPACITY: &str = "Ruby clients push without a check: a capacity would apply to duly only";
+const QUEUES: &str = "the list of queues is shared with Ruby, which does not expect a queue to be removed";
 const EDITS: &str =
     "an entry in Sidekiq's lists is identified by its text: changing it could take another client's job away";
+const CANCELS: &str = "an entry has no place for a mark, and Sidekiq has no cancelled jobs: the node buries the job";
 const PROGRESS: &str = "a job has no fields for progress, log lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only done and failed jobs";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
@@ -20,13 +22,18 @@ const JOB_INDEX: &str = "Sidekiq's sets are ordered by time only: a filter scans
 
 const DEFERRED: &str = "a job without a handler in duly may be meant for Ruby: it stays in its queue";
 
+const POLLS: &str = "Ruby pushes without a wake, so an idle node looks every 100 ms anyway";
+
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
+    ("node_that_fills_up_passes_a_near_due_time_on", POLLS),
+    ("node_that_stops_waiting_passes_a_near_due_time_on", POLLS),
     ("pushed_job_keeps_every_field", PRIORITIES_AND_KEYS),
     ("each_job_of_a_batch_keeps_its_queue_due_and_priority", PRIORITIES),
     ("claim_orders_by_priority_then_waiting_time", PRIORITIES),
     ("one_claim_takes_retried_and_new_jobs", PRIORITIES),
     ("largest_jobs_are_claimed_in_any_number", PRIORITIES),
+    ("claim_with_a_limit_of_bytes_leaves_further_jobs_in_place", PRIORITIES),
     ("transferred_ready_jobs_go_behind_existing_ones", PRIORITIES),
     ("totals_grow_even_after_history_is_pruned", HISTORY_BY_MINUTE),
     ("totals_include_days_without_reads", HISTORY_BY_MINUTE),
@@ -48,6 +55,8 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("key_is_free_after_its_job_ends", UNIQUE),
     ("key_stays_taken_across_a_retry", UNIQUE),
     ("same_key_in_two_queues_does_not_conflict", UNIQUE),
+    ("same_key_of_two_kinds_does_not_conflict", UNIQUE),
+    ("key_of_the_whole_queue_is_shared_by_kinds", UNIQUE),
     ("first_of_two_jobs_with_one_key_in_one_push_wins", UNIQUE),
     ("first_of_two_replacements_in_one_push_wins", UNIQUE),
     ("key_conflict_does_not_use_up_the_id", UNIQUE),
@@ -64,6 +73,9 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("many_due_jobs_are_promoted_in_bounded_batches", SAME_DUE_TIME),
     ("only_the_newest_failures_are_kept", FAILURES),
     ("firing_with_an_outdated_rule_is_rejected", CRON),
+    ("jump_of_the_clock_does_not_stop_cron_rules", CRON),
+    ("ticks_are_planned_again_after_the_clock_was_set_back", CRON),
+    ("totals_are_complete_after_the_clock_was_wrong", HISTORY_BY_MINUTE),
     ("claim_returns_the_next_tick", CRON),
     ("waiting_tick_is_checked_again_later", CRON),
     ("moving_queue_fires_no_ticks", CRON),
@@ -93,6 +105,17 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("group_shrinks_as_its_jobs_leave", GROUPS),
     ("dead_jobs_are_grouped_by_kind_and_error", GROUPS),
     ("running_job_cannot_be_edited", EDITS),
+    ("waiting_job_is_cancelled_at_once", CANCELS),
+    ("cancelled_jobs_are_listed_and_pruned", CANCELS),
+    ("cancelled_job_can_be_rescheduled", CANCELS),
+    ("cancelled_running_job_ends_with_its_attempt", CANCELS),
+    ("cancelled_job_that_succeeds_is_done", CANCELS),
+    ("cancelled_job_of_dead_node_does_not_run_again", CANCELS),
+    ("holder_of_cancelled_job_is_notified", CANCELS),
+    ("caller_that_waits_sees_the_cancel", CANCELS),
+    ("more_cancels_than_a_heartbeat_lists_are_all_delivered", CANCELS),
+    ("end_of_cancelled_job_is_counted_as_cancelled", CANCELS),
+    ("pending_cancel_is_visible", CANCELS),
     ("changed_priority_changes_the_position", EDITS),
     ("args_of_a_waiting_job_can_be_changed", EDITS),
     ("filter_selects_by_every_field", PRIORITIES_AND_KEYS),
@@ -107,6 +130,11 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("capacity_can_be_set_before_the_first_job_and_removed", CAPACITY),
     ("repeated_push_into_full_queue_is_accepted", CAPACITY),
     ("capacity_limits_bytes", CAPACITY),
+    ("queue_without_jobs_is_removed_with_its_settings", QUEUES),
+    ("queue_with_cron_rule_is_not_removed", QUEUES),
+    ("queue_with_a_live_worker_is_not_removed", QUEUES),
+    ("unused_queue_is_removed_after_a_day", QUEUES),
+    ("resume_creates_no_queue", QUEUES),
     ("ended_jobs_free_capacity", CAPACITY),
     ("log_keeps_the_newest_lines", PROGRESS),
     ("result_is_kept_with_a_done_job", PROGRESS),
@@ -114,6 +142,7 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("progress_from_another_node_is_rejected", PROGRESS),
     ("progress_and_log_are_kept_with_the_job", PROGRESS),
     ("node_with_handler_adopts_deferred_job_early", DEFERRED),
+    ("node_with_thousands_of_kinds_adopts_deferred_jobs", DEFERRED),
     ("adopted_job_is_due_when_adopted", DEFERRED),
     ("kind_listed_twice_yields_a_deferred_job_once", DEFERRED),
     ("adopted_job_of_dead_node_is_taken_back", DEFERRED),
@@ -124,6 +153,7 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("deferred_jobs_beyond_the_limit_wait_until_due", DEFERRED),
     ("deferred_job_still_falls_due", DEFERRED),
     ("node_that_runs_any_kind_adopts_deferred_jobs", DEFERRED),
+    ("deferred_job_of_an_excluded_kind_is_not_adopted", DEFERRED),
     ("adopted_job_keeps_its_position", DEFERRED),
     ("retry_is_not_treated_as_deferred", DEFERRED),
     ("rescheduled_job_is_not_treated_as_deferred", DEFERRED),

@@ -26,6 +26,9 @@ pub struct TestStore {
     /// The client of the same store.
     pub duly: Duly,
     clock: Clock,
+    /// The times of the clock when the store was opened.
+    start: SystemTime,
+    start_monotonic: Duration,
     /// Nodes by name, and whether they are alive: `advance` sends heartbeats for those.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
     /// Peers by name, and whether they are alive: `advance` announces those.
@@ -60,7 +63,16 @@ impl TestStore {
     async fn open(url: String, dir: Option<test_support::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember_ids(REMEMBER).open().await.expect("opens");
-        TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), peers: Mutex::default(), _dir: dir }
+        TestStore {
+            store: duly.store(),
+            duly,
+            start: clock.now(),
+            start_monotonic: clock.monotonic(),
+            clock,
+            nodes: Mutex::default(),
+            peers: Mutex::default(),
+            _dir: dir,
+        }
     }
 
     /// Returns the id of the node with this name. Registers the node on first use.
@@ -114,6 +126,31 @@ impl TestStore {
     /// Advances the clock without any heartbeat, as if the machine had been suspended.
     pub fn sleep(&self, by: Duration) {
         self.clock.advance(by);
+    }
+
+    /// Sets the wall clock to a wrong time, and back after `wrong_for`. Live nodes send heartbeats and live peers announce
+    /// themselves meanwhile and right after it.
+    pub async fn jump(&self, to: SystemTime, wrong_for: Duration) {
+        self.set_clock(to).await;
+        self.advance(wrong_for).await;
+        self.correct_clock().await;
+    }
+
+    /// Sets the wall clock to a wrong time.
+    pub async fn set_clock(&self, to: SystemTime) {
+        self.clock.set(to);
+        self.advance(MS).await;
+    }
+
+    /// Corrects the wall clock after [`TestStore::set_clock`].
+    pub async fn correct_clock(&self) {
+        self.clock.set(self.true_time());
+        self.advance(MS).await;
+    }
+
+    /// Returns the time of a clock that was never set.
+    pub fn true_time(&self) -> SystemTime {
+        self.start + (self.clock.monotonic() - self.start_monotonic)
     }
 
     pub async fn heartbeat(&self, name: &'static str) -> duly::store::HeartbeatReply {

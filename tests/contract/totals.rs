@@ -167,3 +167,20 @@ pub async fn worker_reports_outcomes_by_kind(store: TestStore) {
         .collect();
     assert_eq!(found, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
 }
+
+/// Neither worker lives until its first regular prune.
+pub async fn workers_that_drain_prune_done_jobs(store: TestStore) {
+    const KEPT_MAX: u64 = 2;
+    let drain = async || {
+        let worker = store.duly.worker().keep_done_max(KEPT_MAX as usize).on_kind("good", async |_: Ctx| Outcome::Ack);
+        worker.drain().await.expect("works");
+        let counts = store.duly.queues().counts().await.expect("counts");
+        counts.iter().map(|queue| queue.done).sum::<u64>()
+    };
+    for round in 0..3 {
+        store.push_all((0..5).map(|_| job("good").keep(KEEP)).collect()).await;
+        assert!(drain().await <= KEPT_MAX, "round {round}");
+    }
+    store.sleep(KEEP + SECOND);
+    assert_eq!(drain().await, 0, "they have expired");
+}

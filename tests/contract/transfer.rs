@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use duly::job::{Due, UniqueConflict};
 use duly::store::{
-    ChangeResult, Claim, JobStore, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferStore,
-    Wake,
+    ChangeResult, Claim, JobStore, Store, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark,
+    TransferStore, Wake,
 };
 use duly::{Fence, Filter, JobId, JobRecord, NodeId, Outcome, Priority, Push, PushResult, State};
 
@@ -379,11 +379,30 @@ pub async fn fences_grow_across_a_transfer(store: TestStore) {
     assert!(store.claim_one("a").await.fence > held.fence);
 }
 
+/// Reserves jobs as a transfer does: a store that only duly uses needs no reservations.
+pub async fn reserve(
+    store: &Arc<dyn Store>,
+    queue: &str,
+    node: NodeId,
+    jobs: Vec<(JobId, SystemTime)>,
+) -> Option<Vec<(JobId, SystemTime)>> {
+    match store.capabilities().shared_keys {
+        None => Some(jobs),
+        Some(shared) => shared.transfer_reserve(queue, node, jobs).await.expect("replies"),
+    }
+}
+
+/// Reserves and deletes jobs of the queue, as a transfer does.
+async fn transfer_out(store: &TestStore, node: NodeId, jobs: &[(JobId, SystemTime)]) -> Option<usize> {
+    let reserved = reserve(&store.store, "default", node, jobs.to_vec()).await?;
+    store.store.transfer_out("default", node, reserved).await.expect("replies")
+}
+
 pub async fn transfer_out_by_another_node_is_rejected(store: TestStore) {
     store.push_all(vec![job("one"), job("later").after(SECOND)]).await;
     let jobs = ids_and_push_times(&all(&store).await);
     let (first, second) = (NodeId::fresh(), NodeId::fresh());
-    let out = async |node| store.store.transfer_out("default", node, jobs.clone()).await.expect("replies");
+    let out = async |node| transfer_out(&store, node, &jobs).await;
     assert_eq!(out(first).await, None, "the queue is not marked");
     mark(&store, first).await;
     mark(&store, second).await;
@@ -398,8 +417,7 @@ pub async fn transferred_job_leaves_no_trace(store: TestStore) {
     fill(&store).await;
     let (jobs, node) = (all(&store).await, NodeId::fresh());
     mark(&store, node).await;
-    let out = store.store.transfer_out("default", node, ids_and_push_times(&jobs)).await.expect("replies");
-    assert_eq!(out, Some(jobs.len()));
+    assert_eq!(transfer_out(&store, node, &ids_and_push_times(&jobs)).await, Some(jobs.len()));
     let counts = store.store.counts().await.expect("counts").remove(0);
     assert_eq!((counts.ready, counts.scheduled, counts.running, counts.dead, counts.done), (0, 0, 0, 0, 0));
     for record in &jobs {
@@ -410,13 +428,36 @@ pub async fn transferred_job_leaves_no_trace(store: TestStore) {
     assert_eq!(store.claim("c", 20).await.len(), jobs.len());
 }
 
+pub async fn reserved_jobs_without_copy_return_to_their_places(store: TestStore) {
+    store.push_all(vec![job("first"), job("second"), job("later").after(SECOND)]).await;
+    let dead = store.claim_one("a").await;
+    store.settle("a", &dead, Outcome::bury("hopeless")).await;
+    store.push(job("third")).await;
+    let (before, node) = (all(&store).await, NodeId::fresh());
+    mark(&store, node).await;
+    let jobs = ids_and_push_times(&before);
+    for _ in 0..2 {
+        // Again after a lost reply.
+        let mut reserved = reserve(&store.store, "default", node, jobs.clone()).await.expect("marked");
+        reserved.sort();
+        let mut sorted = jobs.clone();
+        sorted.sort();
+        assert_eq!(reserved, sorted);
+    }
+    // The mover is killed before it copies anything, and another one removes the mark.
+    let next = NodeId::fresh();
+    mark(&store, next).await;
+    unmark(&store, next).await;
+    assert_eq!(all(&store).await, before);
+    assert_eq!(kinds(&store.claim("a", 9).await), ["second", "third"]);
+}
+
 pub async fn running_job_is_not_transferred(store: TestStore) {
     store.push(job("one")).await;
     let held = store.claim_one("a").await;
     let node = NodeId::fresh();
     mark(&store, node).await;
-    let out = store.store.transfer_out("default", node, vec![(held.job.id, held.job.pushed)]).await.expect("replies");
-    assert_eq!(out, Some(0));
+    assert_eq!(transfer_out(&store, node, &[(held.job.id, held.job.pushed)]).await, Some(0));
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
@@ -425,7 +466,7 @@ pub async fn job_pushed_again_is_not_transferred(store: TestStore) {
     store.push(job("one").id(id)).await;
     let jobs = ids_and_push_times(&all(&store).await);
     mark(&store, node).await;
-    let out = async || store.store.transfer_out("default", node, jobs.clone()).await.expect("replies");
+    let out = async || transfer_out(&store, node, &jobs).await;
     assert_eq!(out().await, Some(1));
     store.advance(SECOND).await;
     assert_eq!(store.push(job("two").id(id)).await, PushResult::New(id));
@@ -436,7 +477,7 @@ pub async fn transferred_jobs_can_return(store: TestStore) {
     let ids: Vec<_> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(PushResult::id).collect();
     let (jobs, node) = (all(&store).await, NodeId::fresh());
     mark(&store, node).await;
-    store.store.transfer_out("default", node, ids_and_push_times(&jobs)).await.expect("transfers out");
+    transfer_out(&store, node, &ids_and_push_times(&jobs)).await;
     unmark(&store, node).await;
     assert_eq!(IncomingTransfer::new(&store).put(&jobs, None, Some("1")).await, applied());
     let held = store.claim_with("a", Claim { max: 9, ..claim(9) }).await.jobs;
@@ -449,11 +490,7 @@ pub async fn rescheduled_job_can_return(store: TestStore) {
     store.store.reschedule(second.job.id, Due::Now).await.expect("goes to the tail");
     let (second, node) = (all(&store).await.remove(2), NodeId::fresh());
     mark(&store, node).await;
-    let out = store
-        .store
-        .transfer_out("default", node, ids_and_push_times(std::slice::from_ref(&second)))
-        .await
-        .expect("replies");
+    let out = transfer_out(&store, node, &ids_and_push_times(std::slice::from_ref(&second))).await;
     assert_eq!(out, Some(1));
     unmark(&store, node).await;
     assert_eq!(IncomingTransfer::new(&store).put(&[second], None, Some("1")).await, applied());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::job::{Due, UniqueConflict};
+use duly::job::{Due, UniqueConflict, UniqueScope};
 use duly::store::{ChangeResult, JobStore};
 use duly::{JobId, Outcome, Push, PushResult, State};
 
@@ -65,6 +65,25 @@ pub async fn key_stays_taken_across_a_retry(store: TestStore) {
 pub async fn same_key_in_two_queues_does_not_conflict(store: TestStore) {
     store.push(keyed("here")).await;
     assert!(matches!(store.push(keyed("there").queue("other")).await, PushResult::New(_)));
+}
+
+pub async fn same_key_of_two_kinds_does_not_conflict(store: TestStore) {
+    let key = |kind: &str| job(kind).unique("user:7");
+    let (first, second) = (store.duly.push(key("a")).await.expect("pushes"), store.duly.push(key("b")).await);
+    assert!(matches!(second, Ok(PushResult::New(_))), "{second:?}");
+    assert_eq!(store.duly.push(key("a")).await.expect("pushes"), PushResult::Existing(first.id()));
+    let unique = store.get(first.id()).await.and_then(|record| record.job.unique).expect("is kept");
+    assert_eq!((unique.key(), unique.scope()), ("user:7", UniqueScope::Kind));
+}
+
+pub async fn key_of_the_whole_queue_is_shared_by_kinds(store: TestStore) {
+    let key = |kind: &str| job(kind).unique("user:7").unique_scope(UniqueScope::Queue);
+    let first = store.duly.push(key("a")).await.expect("pushes").id();
+    assert_eq!(store.duly.push(key("b")).await.expect("pushes"), PushResult::Existing(first));
+    let own = store.duly.push(job("a").unique("user:7")).await.expect("pushes");
+    assert!(matches!(own, PushResult::New(_)), "another scope: {own:?}");
+    let newer = key("b").on_conflict(UniqueConflict::Replace);
+    assert!(matches!(store.duly.push(newer).await, Ok(PushResult::Replaced { old, .. }) if old == first));
 }
 
 pub async fn first_of_two_jobs_with_one_key_in_one_push_wins(store: TestStore) {

@@ -74,6 +74,36 @@ pub async fn claim_that_leaves_jobs_wakes_another_node(store: TestStore) {
     assert_eq!(next_wake(other).await, default_queue());
 }
 
+/// Two idle nodes; a push of an earlier job has woken one of them, which has claimed. Returns both, that one first.
+async fn woken_and_other(store: &TestStore) -> [(&'static str, Receiver<Wake>); 2] {
+    let mut a = idle_node(store, "a").await;
+    let mut b = idle_node(store, "b").await;
+    store.push(job("soon").after(SECOND / 2)).await;
+    let a_is_woken = tokio::select! {
+        wake = next_wake(&mut a) => { assert_eq!(wake, default_queue()); true }
+        wake = next_wake(&mut b) => { assert_eq!(wake, default_queue()); false }
+    };
+    let nodes = if a_is_woken { [("a", a), ("b", b)] } else { [("b", b), ("a", a)] };
+    assert_eq!(store.claim_with(nodes[0].0, claim(1)).await.next_due, Some(SECOND / 2));
+    nodes
+}
+
+pub async fn node_that_fills_up_passes_a_near_due_time_on(store: TestStore) {
+    let [(woken, _), (_, mut wakes)] = woken_and_other(&store).await;
+    let held = store.push(job("now")).await.id();
+    // A push wakes either node. The one that knows the due time takes the job.
+    while wakes.try_recv().is_ok() {}
+    let claimed = store.claim(woken, 1).await;
+    assert_eq!(claimed.iter().map(|job| job.job.id).collect::<Vec<_>>(), [held]);
+    assert_eq!(next_wake(&mut wakes).await, default_queue());
+}
+
+pub async fn node_that_stops_waiting_passes_a_near_due_time_on(store: TestStore) {
+    let [(woken, _), (_, mut wakes)] = woken_and_other(&store).await;
+    assert!(store.claim(woken, 0).await.is_empty());
+    assert_eq!(next_wake(&mut wakes).await, default_queue());
+}
+
 pub async fn node_that_stops_waiting_passes_its_wake_on(store: TestStore) {
     let mut a = idle_node(&store, "a").await;
     let mut b = idle_node(&store, "b").await;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use duly::admin::Why;
 use duly::store::{JobStore, Node, PeerStore, TransferStore};
-use duly::{CancellationToken, Ctx, Event, JobId, NodeId, Outcome};
+use duly::worker::Event;
+use duly::{CancellationToken, Ctx, JobId, NodeId, Outcome};
 
 use crate::test_store::*;
 
 async fn why(store: &TestStore, id: JobId) -> Why {
-    let reason = store.duly.why(id).await.expect("replies");
+    let reason = store.duly.jobs().why(id).await.expect("replies");
     assert!(!reason.to_string().contains('\n'), "one line: {reason}");
     reason
 }
@@ -137,11 +138,28 @@ pub async fn why_names_the_node_that_holds_a_job(store: TestStore) {
     store.claim_one("a").await;
     let claimed = store.now();
     store.advance(SECOND).await;
-    let Why::Held { node, since, alive, host } = why(&store, id).await else {
+    let Why::Held { node, since, alive, host, cancelling: false, waits_for: None, .. } = why(&store, id).await else {
         panic!("it is held");
     };
     assert_eq!((node, since, alive), (store.node("a").await, claimed, true));
     assert!(host.is_some_and(|host| !host.is_empty()));
+}
+
+pub async fn why_counts_the_jobs_that_a_crash_suspect_waits_for(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.claim_one("a").await;
+    for (dead, next) in [("a", "b"), ("b", "c")] {
+        store.node(next).await;
+        store.silence(dead);
+        store.advance(past_the_lease() + SECOND).await;
+        store.claim_from(next, dead, 1).await;
+    }
+    assert!(matches!(why(&store, id).await, Why::Held { waits_for: None, .. }), "it may run alone");
+    store.push(job("two")).await;
+    store.claim_one("c").await;
+    let reason = why(&store, id).await;
+    assert!(matches!(reason, Why::Held { waits_for: Some(1), .. }), "{reason:?}");
+    assert!(reason.to_string().contains("it may wait there until 1 other job has ended"), "{reason}");
 }
 
 pub async fn why_names_a_silent_node(store: TestStore) {
@@ -149,7 +167,15 @@ pub async fn why_names_a_silent_node(store: TestStore) {
     store.claim_one("a").await;
     store.silence("a");
     store.advance(past_the_lease()).await;
-    assert!(matches!(why(&store, id).await, Why::Held { alive: false, .. }));
+    let reason = why(&store, id).await;
+    let Why::Held { alive: false, return_command: Some(command), .. } = &reason else {
+        panic!("no live node can take it back: {reason:?}");
+    };
+    assert!(command.starts_with("duly work --queue default"), "{command}");
+    assert!(reason.to_string().ends_with(command), "{reason}");
+    store.node("b").await;
+    let reason = why(&store, id).await;
+    assert!(matches!(reason, Why::Held { alive: false, return_command: None, .. }), "b takes it back: {reason:?}");
 }
 
 pub async fn why_names_a_backoff(store: TestStore) {
@@ -205,7 +231,7 @@ pub async fn why_uses_the_kinds_a_worker_reports(store: TestStore) {
     });
     let work = tokio::spawn(worker.run_until(stop.clone()));
     tokio::time::timeout(TIMEOUT, joined.notified()).await.expect("joins");
-    let nodes = store.duly.nodes().await.expect("lists");
+    let nodes = store.duly.nodes().list().await.expect("lists");
     let profile = &nodes.iter().find(|node| node.profile.slots.is_some()).expect("reports its slots").profile;
     assert_eq!((profile.kinds.clone(), profile.slots), (Some(vec!["resize".to_owned()]), Some(3)));
     stop.cancel();

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use duly::lock::LockOwner;
 use duly::store::LockStore;
-use duly::{Duly, Error};
+use duly::{ConflictKind, Duly, Error};
 
 use crate::actionhero_node::{ActionHero, Generation};
 use test_support::servers::{Binary, Options, Server};
@@ -88,7 +89,7 @@ async fn exclude(generation: Generation) {
     assert!(duly.lock("report").try_acquire().await.expect("succeeds").is_none());
     let holder = duly.lock("report").holder().await.expect("succeeds").expect("held");
     assert_eq!((holder.note.as_str(), holder.fence.0), ("ActionHero: node-1", 0), "only the name is known");
-    let page = duly.locks(None).await.expect("succeeds");
+    let page = duly.locks().list(None).await.expect("succeeds");
     assert_eq!(page.locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["report"]);
     assert!(node.unlock("report").await);
     assert!(duly.lock("report").holder().await.expect("succeeds").is_none());
@@ -187,12 +188,17 @@ async fn lock_without_expiry_is_shown_and_can_be_broken() {
     assert_eq!(holder.note, "ActionHero: 10.0.0.1, never expires");
     let waiting = tokio::spawn(duly.lock("stuck").acquire());
     until_waiting(&duly, "stuck", 1).await;
-    assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 1);
+    let break_hold = async |owner| duly.locks().break_hold("stuck", owner).await.expect("succeeds");
+    assert!(!break_hold(LockOwner::fresh()).await, "another owner holds it");
+    assert!(break_hold(holder.owner).await);
     let guard = in_time(waiting).await.expect("ran").expect("its turn");
     assert_ne!(server.send_command(&["PTTL", "actionhero:lock:stuck"]).text(), "-1", "duly's lock expires");
-    assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 1);
+    assert!(!break_hold(holder.owner).await, "it has ended");
+    let own = duly.lock("stuck").holder().await.expect("succeeds").expect("held");
+    assert_eq!(own.owner, guard.owner());
+    assert_eq!(duly.locks().break_lock("stuck").await.expect("succeeds"), 1);
     in_time(guard.lost()).await;
-    assert_eq!(duly.break_lock("stuck").await.expect("succeeds"), 0);
+    assert_eq!(duly.locks().break_lock("stuck").await.expect("succeeds"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -203,7 +209,7 @@ async fn guard_with_deleted_key_is_lost() {
     // ActionHero's unlock does this to the next owner if its own lock expires between its GET and its DEL.
     server.send_command(&["DEL", "actionhero:lock:gone"]);
     in_time(guard.lost()).await;
-    assert!(matches!(guard.release().await, Err(Error::Conflict(_))));
+    assert!(matches!(guard.release().await, Err(Error::Conflict { kind: ConflictKind::LockLost, .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,5 +226,28 @@ async fn prefix_is_used_and_unsupported_options_are_rejected() {
     let error = Duly::open("actionhero+cluster://127.0.0.1:1").await.expect_err("no Cluster");
     assert!(error.to_string().contains("not supported"), "{error}");
     let error = Duly::open("actionhero://127.0.0.1:1?speed=9").await.expect_err("no such option");
-    assert!(error.to_string().contains("no option"), "{error}");
+    assert!(error.to_string().contains("unknown option"), "{error}");
+}
+
+/// The commands of a 12.x node that has seen the lock free before duly took it: it ignores the refused SETNX.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_left_to_actionhero_12_stays_until_its_expiry() {
+    const KEY: &str = "actionhero:lock:report";
+    let server = server();
+    let duly = Duly::open(format!("{}?confirm_delay=2s", url(&server))).await.expect("opens");
+    let node = ActionHero::start(Generation::Twelve, &server, "node-1").await;
+    let lock = duly.lock("report").ttl(20 * SECOND);
+    let (guard, ()) = tokio::join!(lock.try_acquire(), async {
+        until("duly has set the key", async || server.send_command(&["EXISTS", KEY]).text() == "1").await;
+        assert_eq!(server.send_command(&["SETNX", KEY, "node-1"]).text(), "0");
+        server.send_command(&["EXPIRE", KEY, "10"]);
+    });
+    assert!(guard.expect("succeeds").is_none(), "left to the node");
+    assert_eq!(server.send_command(&["GET", KEY]).text(), "ActionHero node (lock not confirmed)");
+    assert!(!node.unlock("report").await, "it expects its own name");
+    let remaining: i64 = server.send_command(&["PTTL", KEY]).text().parse().expect("a number");
+    assert!((1..=10_000).contains(&remaining), "the node's own expiry time: {remaining}");
+    assert!(duly.lock("report").try_acquire().await.expect("succeeds").is_none(), "the node still works");
+    duly.locks().break_lock("report").await.expect("breaks");
+    assert!(duly.lock("report").try_acquire().await.expect("succeeds").is_some());
 }

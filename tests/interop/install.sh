@@ -51,7 +51,7 @@ install_sidekiq_of() {
   fi
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   if ! chroot "$root" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends ruby-sidekiq >>"$root.log" 2>&1; then
+    apt-get install -y -qq --no-install-recommends ruby-sidekiq ruby-activejob >>"$root.log" 2>&1; then
     echo "cannot install ruby-sidekiq in Debian $suite; last lines of $root.log:" >&2
     tail -n 5 "$root.log" >&2
     return 1

@@ -98,7 +98,7 @@ async fn push_without_notification_is_noticed_at_once() {
     latencies.sort_unstable();
     assert!(latencies[5] < 200 * MS, "mostly long before the next heartbeat: {latencies:?}");
     // If the queue is paused, the item stays in the list, and the worker does not poll in a busy loop.
-    duly.pause_queue("mail").await.expect("paused");
+    duly.queues().pause("mail").await.expect("paused");
     server.send_command(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
     let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
     let before = count();
@@ -124,7 +124,7 @@ async fn pushed_items_have_the_bytes_python_writes() {
     // A delayed item is moved by Python's poller.
     python.request("poll", json!({})).await;
     let later = duly.push(Push::new("send", "[1]").queue("mail").after(300 * MS)).await.expect("pushed").id();
-    assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").state, State::Scheduled);
+    assert_eq!(duly.jobs().get(later).await.expect("succeeds").expect("exists").state, State::Scheduled);
     assert_eq!(
         python.request("pop", json!({ "queue": "mail" })).await,
         json!([later.to_string(), "mail", "send", [1]])
@@ -249,7 +249,7 @@ async fn unreadable_item_is_dead_and_blocks_nothing() {
     stop.cancel();
     worker.await.expect("ends");
     let filter = Filter::all().state(State::Dead).with_details();
-    let dead = duly.list(filter).await.expect("succeeds").jobs;
+    let dead = duly.jobs().list(filter).await.expect("succeeds").jobs;
     let mut texts: Vec<&str> = dead.iter().map(|record| record.job.args.as_str()).collect();
     texts.sort_unstable();
     assert_eq!(dead.len(), 7, "{texts:?}");
@@ -350,14 +350,14 @@ async fn missing_capability_is_refused_with_advice() {
         assert_eq!(error.code(), "unsupported");
         assert_eq!(
             error.to_string(),
-            "Redis in Action stores do not support moving queues; other programs keep pushing to them; let a worker drain them"
+            "Redis in Action stores do not support moving queues; other programs keep pushing to its queues; let a worker drain them instead"
         );
     }
     for store in [&duly, &other] {
-        let counts = store.counts().await.expect("succeeds");
+        let counts = store.queues().counts().await.expect("succeeds");
         assert!(counts[0].moving.is_none() && counts[0].ready == 1, "{counts:?}");
     }
-    let error = duly.crons().await.expect_err("refused").to_string();
+    let error = duly.crons().list().await.expect_err("refused").to_string();
     assert_eq!(error, "Redis in Action stores do not support cron rules; use a SQLite file, Redis or Valkey");
 }
 
@@ -367,11 +367,11 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     let duly = open(&server).await;
     let now = duly.push(Push::new("send", "[1]").queue("mail")).await.expect("pushed").id();
     let later = duly.push(Push::new("send", "[2]").queue("mail").after(60 * SECOND)).await.expect("pushed").id();
-    let counts = duly.counts().await.expect("succeeds");
+    let counts = duly.queues().counts().await.expect("succeeds");
     assert_eq!(counts.iter().map(|queue| (queue.ready, queue.scheduled)).collect::<Vec<_>>(), [(1, 1)]);
     let (mut listed, mut cursor) = (Vec::new(), None);
     loop {
-        let page = duly.list(Filter::all().cursor(cursor).limit(1)).await.expect("succeeds");
+        let page = duly.jobs().list(Filter::all().cursor(cursor).limit(1)).await.expect("succeeds");
         listed.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -379,11 +379,11 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
         }
     }
     assert_eq!(listed, [(later, State::Scheduled), (now, State::Ready)]);
-    duly.reschedule(later, Due::Now).await.expect("rescheduled");
+    duly.jobs().reschedule(later, Due::Now).await.expect("rescheduled");
     assert_eq!(server.send_command(&["LLEN", "queue:mail"]).text(), "2");
-    duly.remove(now).await.expect("removed");
-    assert_eq!(duly.remove(now).await.expect_err("gone").code(), "not_found");
-    assert_eq!(duly.get(later).await.expect("succeeds").expect("exists").job.args, "[2]");
+    duly.jobs().remove(now).await.expect("removed");
+    assert_eq!(duly.jobs().remove(now).await.expect_err("gone").code(), "not_found");
+    assert_eq!(duly.jobs().get(later).await.expect("succeeds").expect("exists").job.args, "[2]");
 }
 
 /// An item that its queue cannot take stays unchanged, and the caller gets the reason.
@@ -399,7 +399,7 @@ async fn rescheduled_item_is_not_lost_to_a_foreign_queue() {
         let item = format!("[\"{id}\", \"{queue}\", \"send\", [1]]");
         server.send_command(&["ZADD", "delayed:", "9000000000", &item]);
         for due in [Due::Now, Due::After(60 * SECOND)] {
-            let error = duly.reschedule(id, due).await.expect_err("rejected");
+            let error = duly.jobs().reschedule(id, due).await.expect_err("rejected");
             assert!(error.code() == "invalid" && error.to_string().contains(reason), "{error}");
             assert_eq!(server.send_command(&["ZSCORE", "delayed:", &item]).text(), "9000000000", "{queue}");
         }

@@ -285,7 +285,7 @@ async fn milliseconds_are_distinguished_from_seconds() {
     assert!((set.score("b").expect("exists") - now() * 1_000.0).abs() < 5_000.0);
     assert_eq!(schedule.get_expired(SECOND).await.expect("succeeds").expect("due").id_lossy(), "b");
     let error = SortedSetSchedule::builder(set.server.url(), &set.key).score_unit(ScoreUnit::Seconds).open().await;
-    assert!(error.expect_err("another unit").to_string().contains("counts millis"));
+    assert!(error.expect_err("another unit").to_string().contains("are in millis,"));
 }
 
 #[tokio::test]

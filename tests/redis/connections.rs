@@ -49,7 +49,7 @@ async fn request_after_a_closed_connection_uses_another() {
     let request_all = async || {
         let (heartbeat, claimed) =
             (store.heartbeat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
-        [heartbeat, claimed, duly.pause_queue("default").await.map(drop)]
+        [heartbeat, claimed, duly.queues().pause("default").await.map(drop)]
     };
     let mut has_succeeded = [false; 3];
     for _ in 0..TRIES {
@@ -81,7 +81,7 @@ async fn scan_continues_while_another_runtime_connects() {
         let other_handle = duly.clone();
         let request = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
-            runtime.block_on(async { other_handle.counts().await.expect("counts") });
+            runtime.block_on(async { other_handle.queues().counts().await.expect("counts") });
         };
         tokio::task::spawn_blocking(request).await.expect("no panic");
         cursor = page.next_cursor;

@@ -23,8 +23,9 @@ fn check<T: std::fmt::Debug>(operation: &str, result: Result<T, Error>) {
     let error = result.expect_err(operation);
     assert!(matches!(error, Error::Store { .. }), "{operation}: {error:?}");
     let message = error.to_string();
-    let is_explained =
-        message.contains(":queue:{default}:conf has format 2, this build of duly knows up to 1; use a newer duly");
+    let is_explained = message.contains(
+        ":queue:{default}:conf has format 2, but this build of duly supports formats up to 1; use a newer duly",
+    );
     assert!(is_explained, "{operation}: {message}");
 }
 
@@ -59,11 +60,11 @@ async fn every_operation_is_rejected(server: &Server) {
     let end = |outcome| vec![AttemptEnd::from_held(&held, outcome, Duration::ZERO)];
     check("settle", store.settle(node.id, end(Outcome::Ack)).await);
     check("settle, released", store.settle(node.id, end(Outcome::release(Duration::ZERO))).await);
-    check("get", duly.get(held.job.id).await);
+    check("get", duly.jobs().get(held.job.id).await);
     check("remove", store.remove(held.job.id).await);
     check("reschedule", store.reschedule(held.job.id, Due::Now).await);
     check("list", store.list(Filter::default()).await);
-    check("counts", duly.counts().await);
+    check("counts", duly.queues().counts().await);
     check("set_paused", store.set_paused("default", true).await);
     check("prune", store.prune("default", 0).await);
     check("crons", store.crons(Some("default"), None).await);
@@ -96,6 +97,6 @@ async fn sidekiq_queue_with_a_newer_format_is_rejected() {
     check("push", duly.push(Push::new("Echo", "[]")).await);
     let claim = Claim::new("default", 1);
     check("claim", duly.store().claim(Node::fresh(vec!["default".into()]).id, claim).await);
-    check("counts", duly.counts().await);
+    check("counts", duly.queues().counts().await);
     assert_eq!(server.send_command(&["EXISTS", "queue:default"]).text(), "0");
 }

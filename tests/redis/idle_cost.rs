@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use duly::bounds::DEFAULT_LEASE;
 use duly::store::{JobStore, PeerInfo, PeerStore, Recipient};
-use duly::{Event, NodeId, Push};
+use duly::worker::Event;
+use duly::{NodeId, Push};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -9,7 +9,7 @@ use test_support::servers::{Binary, Options, Server};
 
 /// Returns whether a client that does not know the queue finds it.
 async fn is_found(observer: &Duly) -> bool {
-    observer.counts().await.expect("counts").iter().any(|count| count.queue == "mail")
+    observer.queues().counts().await.expect("counts").iter().any(|count| count.queue == "mail")
 }
 
 async fn open_two(server: &Server) -> (Duly, Duly) {

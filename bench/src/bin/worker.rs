@@ -3,7 +3,8 @@
 //! `worker URL` prints `joined` and works the queue `default` of that store until it is killed.
 
 use anyhow::{Context, Result};
-use duly::{Duly, Event};
+use duly::Duly;
+use duly::worker::Event;
 
 /// The same concurrency as every worker that is measured idle.
 const CONCURRENCY: usize = 10;

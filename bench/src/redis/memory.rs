@@ -66,7 +66,7 @@ async fn measure_worker_rss_mb(server: &RedisServer, duly: &Duly) -> Result<f64>
     let child =
         BenchProcess::spawn(Command::new(build_worker_program()?).arg(duly_side::url(server, KEEP_NONE)), "joined")?;
     let drained = async {
-        while duly.counts().await?.iter().any(|queue| queue.ready + queue.running > 0) {
+        while duly.queues().counts().await?.iter().any(|queue| queue.ready + queue.running > 0) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         anyhow::Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use duly::cron::{CronRule, Missed, Overlap};
 
-use crate::{Setup, push, store};
+use crate::{Setup, audit, push, store};
 
 /// Store a rule: a pattern, and the job to push at each of its times
 ///
@@ -58,7 +58,9 @@ impl CronAddArgs {
         let rule = self.build_rule()?;
         // Rejects invalid patterns before a store file is created.
         rule.schedule()?;
-        let record = store::open_or_create(setup).await?.put_cron(rule).await?;
+        let (duly, name) = (store::open_or_create(setup).await?, rule.name.clone());
+        let saved = duly.crons().put(rule).await;
+        let record = audit::record(&duly, "cron.save", name, saved).await?;
         super::print_rule(setup, &record)
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use duly::cron::{CronChange, CronChanges, CronRule};
-use duly::{Priority, Push};
+use duly::{Duly, Priority, Push};
 use serde::Deserialize;
 
 use crate::exec::COMMAND_KIND;
 use crate::exit::{self, CliError};
 use crate::output::{GREEN, RED, YELLOW, paint, pluralize};
-use crate::{Setup, input, push, store};
+use crate::{Setup, audit, input, push, store};
 
 /// The maximum size of a rules file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -76,7 +76,7 @@ impl CronFileEntry {
                 let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
                 (COMMAND_KIND.to_owned(), push::command_job_args(&argv, self.dir.as_deref())?)
             }
-            _ => return Err(CliError::new(exit::USAGE, "has either a kind (with args), or a command (with dir)")),
+            _ => return Err(CliError::new(exit::USAGE, "needs either a kind (with args) or a command (with dir)")),
         };
         let duration = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
         let mut job = Push::new(kind, args).tags(self.tags.iter().cloned()).priority(self.priority.unwrap_or_default());
@@ -111,10 +111,10 @@ impl CronFileEntry {
 /// Converts args to JSON; rejects values that JSON cannot represent.
 fn toml_to_json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
     let unsupported = |value: &dyn std::fmt::Display| {
-        CliError::new(exit::USAGE, format!("args: JSON has no {value}: write it as a text, in quotes"))
+        CliError::new(exit::USAGE, format!("args: JSON has no {value}; write it as text, in quotes"))
     };
     Ok(match value {
-        toml::Value::Datetime(moment) => return Err(unsupported(&format!("moments such as {moment}"))),
+        toml::Value::Datetime(moment) => return Err(unsupported(&format!("times such as {moment}"))),
         toml::Value::Float(number) => match serde_json::Number::from_f64(*number) {
             Some(number) => number.into(),
             None => return Err(unsupported(number)),
@@ -144,7 +144,7 @@ impl CronApplyArgs {
         };
         let rules: Vec<CronRule> = entries.iter().map(build_rule).collect::<anyhow::Result<_>>()?;
         let duly = store::open_or_create(setup).await?;
-        let changes = duly.diff_crons(&rules, !self.no_remove).await?;
+        let changes = duly.crons().diff(&rules, !self.no_remove).await?;
         print_changes(setup, &changes)?;
         if self.dry_run {
             return Ok(());
@@ -154,15 +154,13 @@ impl CronApplyArgs {
         if removed > 0 && !setup.yes && !input::confirm(&format!("Delete {removed_rules}?"))? {
             return Ok(());
         }
-        duly.apply_crons(&rules, !self.no_remove).await?;
-        for entry in &entries {
-            match entry.paused {
-                Some(true) => drop(duly.pause_cron(&entry.name).await?),
-                Some(false) => drop(duly.resume_cron(&entry.name).await?),
-                None => {}
-            }
+        let changed = changes.values().filter(|change| **change != CronChange::Unchanged).count();
+        if changed > 0 {
+            let (target, apply) =
+                (format!("{} ({changed} rules)", self.file), duly.crons().apply(&rules, !self.no_remove));
+            audit::record_steps(&[&duly], "cron.apply", &target, apply, || None).await?;
         }
-        Ok(())
+        set_paused(&duly, &entries).await
     }
 
     fn read_file(&self) -> anyhow::Result<CronFile> {
@@ -179,6 +177,27 @@ impl CronApplyArgs {
     }
 }
 
+/// Pauses and resumes rules as the file says. A rule that is in its state already is left alone.
+async fn set_paused(duly: &Duly, entries: &[CronFileEntry]) -> anyhow::Result<()> {
+    let wanted: Vec<(&str, bool)> =
+        entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.paused?))).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let stored = duly.crons().list().await?;
+    for (name, paused) in wanted {
+        if stored.iter().any(|record| record.rule.name == name && record.paused == paused) {
+            continue;
+        }
+        let (action, changed) = match paused {
+            true => ("cron.pause", duly.crons().pause(name).await),
+            false => ("cron.resume", duly.crons().resume(name).await),
+        };
+        audit::record(duly, action, name, changed).await?;
+    }
+    Ok(())
+}
+
 fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.print_json(changes);
@@ -193,6 +212,6 @@ fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
         setup.out.print_line(&line)?;
     }
     let unchanged = changes.values().filter(|change| **change == CronChange::Unchanged).count();
-    setup.out.print_message(&format!("{} changed, {unchanged} as they were", changes.len() - unchanged));
+    setup.out.print_message(&format!("{} changed, {unchanged} unchanged", changes.len() - unchanged));
     Ok(())
 }

@@ -9,7 +9,7 @@ use duly::PushResult;
 use duly::cron::CronRecord;
 use serde_json::json;
 
-use crate::{Setup, input, store};
+use crate::{Setup, audit, input, store};
 
 /// Rules that push a job at each time of a pattern
 #[derive(Debug, Subcommand)]
@@ -54,8 +54,16 @@ pub(crate) async fn run(verb: CronVerb, setup: &Setup) -> anyhow::Result<()> {
         CronVerb::Ls => show::list(setup).await,
         CronVerb::Get { name } => show::get(setup, &name).await,
         CronVerb::Next(next) => next.run(setup).await,
-        CronVerb::Pause { name } => print_rule(setup, &store::open_existing(setup).await?.pause_cron(&name).await?),
-        CronVerb::Resume { name } => print_rule(setup, &store::open_existing(setup).await?.resume_cron(&name).await?),
+        CronVerb::Pause { name } => {
+            let duly = store::open_existing(setup).await?;
+            let paused = duly.crons().pause(&name).await;
+            print_rule(setup, &audit::record(&duly, "cron.pause", name, paused).await?)
+        }
+        CronVerb::Resume { name } => {
+            let duly = store::open_existing(setup).await?;
+            let resumed = duly.crons().resume(&name).await;
+            print_rule(setup, &audit::record(&duly, "cron.resume", name, resumed).await?)
+        }
         CronVerb::Trigger { name } => trigger(setup, &name).await,
         CronVerb::Rm { names } => remove(setup, &names).await,
     }
@@ -70,11 +78,13 @@ fn print_rule(setup: &Setup, record: &CronRecord) -> anyhow::Result<()> {
 }
 
 async fn trigger(setup: &Setup, name: &str) -> anyhow::Result<()> {
-    let pushed = store::open_existing(setup).await?.trigger_cron(name).await?;
+    let duly = store::open_existing(setup).await?;
+    let pushed = duly.crons().trigger(name).await;
+    let pushed = audit::record(&duly, "cron.trigger", name, pushed).await?;
     if let PushResult::Existing(id) = pushed {
-        setup
-            .out
-            .print_message(&format!("job {id} of this rule has not ended, and no two may overlap: nothing was pushed"));
+        setup.out.print_message(&format!(
+            "job {id} of this rule has not ended, and the rule allows no overlap: nothing was pushed"
+        ));
     }
     if setup.out.is_json() {
         return setup
@@ -90,7 +100,8 @@ async fn remove(setup: &Setup, names: &[String]) -> anyhow::Result<()> {
         return Ok(());
     }
     for name in names {
-        duly.remove_cron(name).await?;
+        let removed = duly.crons().remove(name).await;
+        audit::record(&duly, "cron.remove", name, removed).await?;
     }
     if setup.out.is_json() { setup.out.print_json(&json!({"removed": names})) } else { Ok(()) }
 }

@@ -78,8 +78,13 @@ impl CronNextArgs {
 }
 
 async fn find_rule(duly: &Duly, name: &str) -> anyhow::Result<CronRecord> {
-    let not_found = || CliError::new(exit::NOT_FOUND, format!("no cron rule {} in the store", escape_text(name)));
-    duly.get_cron(name).await?.ok_or_else(not_found)
+    let not_found = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("cron rule {} not found; `duly cron ls` lists the rules", escape_text(name)),
+        )
+    };
+    duly.crons().get(name).await?.ok_or_else(not_found)
 }
 
 /// Formats as `next: Mon 2026-11-16 03:00 CET, ...`.
@@ -95,7 +100,7 @@ pub(super) fn format_next_ticks(record: &CronRecord) -> anyhow::Result<String> {
 }
 
 pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let records = store::open_existing(setup).await?.crons().await?;
+    let records = store::open_existing(setup).await?.crons().list().await?;
     match setup.out.format {
         Format::Json => return setup.out.print_json(&records),
         Format::Ndjson => return records.iter().try_for_each(|record| setup.out.print_json(record)),
@@ -109,7 +114,7 @@ fn table_row(record: &CronRecord) -> [String; 8] {
     let rule = &record.rule;
     let next = match record.next {
         _ if record.paused => "paused".to_owned(),
-        _ if record.waiting => "waits for the run before".to_owned(),
+        _ if record.waiting => "waits for the previous run".to_owned(),
         Some(next) => time::format_relative(next),
         None => "never".to_owned(),
     };
@@ -138,7 +143,7 @@ pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
             if record.paused {
                 "paused"
             } else if record.waiting {
-                "waits for the run before"
+                "waits for the previous run"
             } else {
                 "active"
             }

@@ -175,7 +175,7 @@ async fn watch_jobs(
 /// Reads the state of unreported jobs: a killed worker may have settled jobs without printing an event.
 async fn check_unreported_jobs(timeline: &mut Timeline, duly: &Duly, ids: &[JobId]) -> anyhow::Result<()> {
     for id in ids {
-        if !timeline.is_done(*id) && duly.get(*id).await?.is_some_and(|record| record.state == State::Done) {
+        if !timeline.is_done(*id) && duly.jobs().get(*id).await?.is_some_and(|record| record.state == State::Done) {
             timeline.mark_done(*id);
         }
     }

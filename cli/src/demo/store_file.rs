@@ -19,10 +19,11 @@ impl DemoStoreFile {
     pub(super) fn new(named: Option<&str>) -> anyhow::Result<DemoStoreFile> {
         if let Some(url) = named {
             let store = StoreUrl::parse(url)?;
-            let not_a_file = || CliError::new(exit::USAGE, "store: the demo wants a fresh file; name one");
+            let not_a_file =
+                || CliError::new(exit::USAGE, "store: the demo needs a file that does not exist yet; name one");
             let file = store.file().ok_or_else(not_a_file)?;
             if file.exists() {
-                let reason = format!("{} exists already: the demo wants a fresh file", file.display());
+                let reason = format!("{} exists already; name a file that does not exist yet", file.display());
                 return Err(CliError::new(exit::CONFLICT, reason));
             }
             return Ok(DemoStoreFile { url: url.to_owned(), dir: None });
@@ -32,7 +33,7 @@ impl DemoStoreFile {
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)
-            .with_context(|| format!("cannot make {}", dir.display()))?;
+            .with_context(|| format!("cannot create {}", dir.display()))?;
         let url = dir.join("demo.db").to_str().map(str::to_owned);
         let url = url.context("the directory for temporary files is not UTF-8 text; name a file with --store")?;
         Ok(DemoStoreFile { url, dir: Some(dir) })

@@ -28,7 +28,7 @@ impl DemoSummary {
     pub(super) async fn collect(duly: &Duly, ids: &[JobId], timeline: &mut Timeline) -> anyhow::Result<DemoSummary> {
         let mut done = 0;
         for id in ids {
-            let record = duly.get(*id).await?;
+            let record = duly.jobs().get(*id).await?;
             done += usize::from(record.is_some_and(|record| record.state == State::Done));
         }
         let lateness = &mut timeline.lateness_us;
@@ -63,7 +63,7 @@ impl DemoSummary {
         line("pushed", format!("{:>6}", self.pushed), "")?;
         line("done", format!("{:>6}", self.done), "")?;
         line("lost", paint_count(self.lost as u64), "")?;
-        line("early", paint_count(self.early), "none may start before its due moment")?;
+        line("early", paint_count(self.early), "none may start before its due time")?;
         line("run twice", format!("{:>6}", self.run_twice), "held by the killed worker, so started again elsewhere")?;
         let lateness = [self.lateness_p50_us, self.lateness_p99_us, self.lateness_max_us].map(format_millis);
         line("lateness", format!("p50 {}   p99 {}   max {}", lateness[0], lateness[1], lateness[2]), "")?;

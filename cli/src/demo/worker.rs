@@ -36,7 +36,7 @@ pub(crate) async fn run(verb: DemoWorkerArgs, setup: &Setup) -> anyhow::Result<(
             .on_kind(FLAKY_KIND, |ctx: Ctx| async move {
                 if ctx.attempt() == 1 { Err("connection refused") } else { Ok(()) }
             })
-            .retry(FLAKY_KIND, Retry::fixed(FLAKY_RETRY_DELAY))
+            .retry_kind(FLAKY_KIND, Retry::fixed(FLAKY_RETRY_DELAY))
             .on_event(move |event| {
                 if let Some(Ok(line)) = EventRecord::from_event(event).map(|record| serde_json::to_string(&record)) {
                     event_printer.print_stdout(line);

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use duly::bounds::DEFAULT_LOCK_TTL;
 use duly::lock::{Guard, Lock};
-use duly::{Duly, Error};
+use duly::{ConflictKind, Duly, Error};
 use rustix::process::Signal;
 
 use super::admin::format_holders;
@@ -90,9 +90,9 @@ pub(super) async fn run(verb: AcquireArgs, setup: &Setup) -> anyhow::Result<()> 
     let code = status?.map(command::exit_code);
     match released {
         Ok(()) => {}
-        Err(Error::Conflict(_)) => return Err(lock_lost_error(&guard)),
+        Err(Error::Conflict { kind: ConflictKind::LockLost, .. }) => return Err(lock_lost_error(&guard)),
         Err(error) => {
-            exit::print_error(&format!("lock {} was not released, and ends by itself: {error}", guard.name()))
+            exit::print_error(&format!("lock {} was not released; it expires on its own: {error}", guard.name()))
         }
     }
     match code {
@@ -110,7 +110,7 @@ fn signal_exit(signal: Signal) -> anyhow::Error {
 fn lock_lost_error(guard: &Guard) -> anyhow::Error {
     let (name, fence) = (escape_text(guard.name()), guard.fence());
     let message = format!(
-        "lock {name} was lost while the command ran: the next holder, with a fence above {fence}, may have run beside it"
+        "lock {name} was lost while the command ran; another holder, with a fence above {fence}, may have run at the same time"
     );
     CliError::new(exit::LOCK_LOST, message)
 }
@@ -174,8 +174,8 @@ impl AcquireArgs {
     /// Builds the error for a wait that timed out.
     async fn timeout_error(&self, reason: &str, lock: &Lock) -> anyhow::Error {
         let message = match describe_holders(lock).await {
-            Some(holders) => format!("lock {} is held by {holders}: stopped waiting", escape_text(self.lock_name())),
-            None => format!("lock {}: stopped waiting", escape_text(reason)),
+            Some(holders) => format!("lock {} is held by {holders}; stopped waiting", escape_text(self.lock_name())),
+            None => escape_text(reason).into_owned(),
         };
         self.not_acquired_error(exit::TIMED_OUT, message)
     }

@@ -1,5 +1,7 @@
 //! `duly lock ls|get|break`: lists, shows and breaks held locks.
 
+use std::time::SystemTime;
+
 use duly::Duly;
 use duly::lock::LockRecord;
 use serde_json::json;
@@ -7,7 +9,7 @@ use serde_json::json;
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 use crate::output::Format;
-use crate::{Setup, input, store, time};
+use crate::{Setup, audit, input, store, time};
 
 /// The most pages that `ls` requests.
 const LOCK_PAGES_MAX: usize = 20;
@@ -34,7 +36,7 @@ pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
 async fn list_pages(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
     let (mut locks, mut cursor) = (Vec::new(), None);
     for _ in 0..LOCK_PAGES_MAX {
-        let page = duly.locks(cursor.as_deref()).await?;
+        let page = duly.locks().list(cursor.as_deref()).await?;
         locks.extend(page.locks);
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -46,7 +48,8 @@ async fn list_pages(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
 
 fn table_row(lock: LockRecord) -> [String; 8] {
     let [slot, fence, node] = [lock.slot.to_string(), lock.fence.to_string(), lock.node.to_string()];
-    let [since, expires] = [lock.since, lock.expires].map(time::format_relative);
+    let since = format_since(&lock, time::format_relative);
+    let expires = time::format_relative(lock.expires);
     [lock.name, slot, fence, lock.note, node, since, expires, lock.waiters.to_string()]
 }
 
@@ -75,35 +78,48 @@ fn detail_lines(lock: &LockRecord) -> [(&'static str, String); 8] {
         ("fence", lock.fence.to_string()),
         ("holder", lock.note.clone()),
         ("node", lock.node.to_string()),
-        ("since", format_time(lock.since)),
+        ("since", format_since(lock, format_time)),
         ("expires", format!("{}, unless it is extended", format_time(lock.expires))),
         ("waiters", lock.waiters.to_string()),
     ]
 }
 
+/// Formats the start of a hold; the lock of another system does not record it.
+fn format_since(lock: &LockRecord, format: impl Fn(SystemTime) -> String) -> String {
+    lock.since.map_or_else(|| "unknown".to_owned(), format)
+}
+
 fn not_held_error(name: &str) -> anyhow::Error {
-    CliError::new(exit::NOT_FOUND, format!("lock {name} is not held"))
+    CliError::new(exit::NOT_FOUND, format!("lock {name} is not held; `duly lock ls` lists the locks that are"))
 }
 
 /// Formats the holders: `host:123 (since 2026-12-01 14:32:07, fence 42), ...`.
 pub(super) fn format_holders(locks: &[LockRecord]) -> String {
     let format_holder = |lock: &LockRecord| {
-        format!("{} (since {}, fence {})", escape_text(&lock.note), time::format_date_time(lock.since), lock.fence)
+        let since = format_since(lock, time::format_date_time);
+        format!("{} (since {since}, fence {})", escape_text(&lock.note), lock.fence)
     };
     locks.iter().map(format_holder).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> {
+pub(super) async fn break_lock(name: &str, slot: Option<u32>, all: bool, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
-    let locks = duly.lock(name).holders().await?;
-    if locks.is_empty() {
-        return Err(not_held_error(name));
-    }
+    let locks = holds_to_break(name, duly.lock(name).holders().await?, slot, all)?;
     let (escaped_name, held_by) = (escape_text(name), format_holders(&locks));
-    if !setup.yes && !input::confirm(&format!("Lock {escaped_name} is held by {held_by}. Break it?"))? {
+    let what = slot.map_or(format!("Lock {escaped_name}"), |slot| format!("Slot {slot} of lock {escaped_name}"));
+    if !setup.yes && !input::confirm(&format!("{what} is held by {held_by}. Break it?"))? {
         return Err(CliError::new(exit::FAILURE, "nothing was broken"));
     }
-    let broken = duly.break_lock(name).await?;
+    // By its owner: the slot may have a new one by now.
+    let owner = match &locks[..] {
+        [hold] if !all => Some(hold.owner),
+        _ => None,
+    };
+    let result = match owner {
+        Some(owner) => duly.locks().break_hold(name, owner).await.map(u64::from),
+        None => duly.locks().break_lock(name).await,
+    };
+    let broken = audit::record_break(&duly, name, owner, result).await?;
     if setup.out.is_json() {
         return setup.out.print_json(&json!({"name": name, "broken": broken, "held_by": locks}));
     }
@@ -112,4 +128,34 @@ pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> 
         _ => setup.out.print_message(&format!("lock {escaped_name} is broken; it was held by {held_by}")),
     }
     Ok(())
+}
+
+/// Returns the holds that the user has chosen. Several holds end only by choice: each is another process.
+fn holds_to_break(
+    name: &str,
+    mut locks: Vec<LockRecord>,
+    slot: Option<u32>,
+    all: bool,
+) -> anyhow::Result<Vec<LockRecord>> {
+    if locks.is_empty() {
+        return Err(not_held_error(name));
+    }
+    let holders = format_slots(&locks);
+    if let Some(slot) = slot {
+        locks.retain(|lock| lock.slot == slot);
+        if locks.is_empty() {
+            let reason = format!("slot {slot} of lock {} is not held; held are: {holders}", escape_text(name));
+            return Err(CliError::new(exit::NOT_FOUND, reason));
+        }
+    } else if locks.len() > 1 && !all {
+        let reason = format!("lock {} has several holders; choose --slot N or --all: {holders}", escape_text(name));
+        return Err(CliError::new(exit::USAGE, reason));
+    }
+    Ok(locks)
+}
+
+/// Formats the holders by slot: `slot 1 host:123 (since ...), slot 2 ...`.
+fn format_slots(locks: &[LockRecord]) -> String {
+    let format_slot = |lock: &LockRecord| format!("slot {} {}", lock.slot, format_holders(std::slice::from_ref(lock)));
+    locks.iter().map(format_slot).collect::<Vec<_>>().join(", ")
 }

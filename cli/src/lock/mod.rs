@@ -21,7 +21,7 @@ const LOCK_USAGE: &str = "\
 duly lock [OPTIONS] NAME -- COMMAND...
        duly lock ls
        duly lock get NAME
-       duly lock break NAME";
+       duly lock break NAME [--slot N|--all]";
 
 /// Run a command while a lock is held, like flock(1) but across machines
 ///
@@ -58,9 +58,15 @@ enum LockVerb {
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
-    /// Take a lock away from its holders: their commands are stopped, and the next waiter gets the lock
+    /// Take a lock away from a holder: its command is stopped, and the next waiter gets the lock
     Break {
         name: String,
+        /// Break only the hold of this slot
+        #[arg(long, value_name = "N")]
+        slot: Option<u32>,
+        /// Break the holds of all slots
+        #[arg(long, conflicts_with = "slot")]
+        all: bool,
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
@@ -80,12 +86,12 @@ pub(crate) async fn run(lock: LockArgs, setup: &Setup) -> anyhow::Result<()> {
     let (LockVerb::Ls { unexpected } | LockVerb::Get { unexpected, .. } | LockVerb::Break { unexpected, .. }) = &verb;
     if lock.acquire.has_any_option() || !unexpected.command.is_empty() {
         let reason =
-            "ls, get and break take none of this; a lock that is called like one of them: --name ls -- COMMAND";
+            "ls, get and break take no options and no command; for a lock with such a name use --name ls -- COMMAND";
         return Err(CliError::new(exit::USAGE, reason));
     }
     match verb {
         LockVerb::Ls { .. } => admin::list(setup).await,
         LockVerb::Get { name, .. } => admin::get(&name, setup).await,
-        LockVerb::Break { name, .. } => admin::break_lock(&name, setup).await,
+        LockVerb::Break { name, slot, all, .. } => admin::break_lock(&name, slot, all, setup).await,
     }
 }

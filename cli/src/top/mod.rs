@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use self::state::{KeyPress, StoreSnapshot, TopAction, TopState};
 use crate::exit::{self, CliError};
-use crate::{Setup, store, time};
+use crate::{Setup, audit, store, time};
 
 /// How often the store is queried.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -90,39 +90,39 @@ async fn refresh(duly: &Duly, top: &mut TopState) {
 }
 
 async fn load_snapshot(duly: &Duly, is_dead_shown: bool) -> duly::Result<StoreSnapshot> {
-    let counts = duly.counts().await?;
+    let counts = duly.queues().counts().await?;
     let now = duly.now();
     let queue_lateness = |counts: &QueueCounts| {
         counts.oldest_ready.map(|due| (counts.queue.clone(), now.duration_since(due).unwrap_or_default()))
     };
     let lateness = counts.iter().filter_map(queue_lateness).collect();
-    let ended_attempts = match duly.totals().await {
+    let ended_attempts = match duly.queues().totals().await {
         Ok(totals) => totals.into_iter().map(|(queue, counters)| (queue, counters.attempts())).collect(),
         // Without a history, the rates come from the counts of kept jobs.
         Err(duly::Error::Unsupported { .. }) => BTreeMap::new(),
         Err(error) => return Err(error),
     };
     let state = Some(if is_dead_shown { State::Dead } else { State::Running });
-    let jobs = duly.list(Filter::all().state(state).limit(JOBS_SHOWN_MAX)).await?.jobs;
-    Ok(StoreSnapshot { counts, ended_attempts, lateness, nodes: duly.nodes().await?, jobs })
+    let jobs = duly.jobs().list(Filter::all().state(state).limit(JOBS_SHOWN_MAX)).await?.jobs;
+    Ok(StoreSnapshot { counts, ended_attempts, lateness, nodes: duly.nodes().list().await?, jobs })
 }
 
 async fn run_action(duly: &Duly, action: TopAction) -> duly::Result<String> {
     Ok(match action {
         TopAction::Pause(queue) => {
-            duly.pause_queue(&queue).await?;
+            audit::record(duly, "queues.pause", &queue, duly.queues().pause(&queue).await).await?;
             format!("queue {queue} is paused")
         }
         TopAction::Resume(queue) => {
-            duly.resume_queue(&queue).await?;
+            audit::record(duly, "queues.resume", &queue, duly.queues().resume(&queue).await).await?;
             format!("queue {queue} is open")
         }
         TopAction::Cancel(id) => {
-            duly.cancel(id).await?;
-            format!("job {id} is cancelled")
+            let result = audit::record(duly, "jobs.cancel", id, duly.jobs().cancel(id).await).await?;
+            format!("job {id}: {}", crate::jobs::describe_cancel(&result))
         }
         TopAction::Retry(id) => {
-            duly.reschedule(id, Due::Now).await?;
+            audit::record(duly, "jobs.retry", id, duly.jobs().reschedule(id, Due::Now).await).await?;
             format!("job {id} is due now")
         }
         TopAction::Quit | TopAction::Refresh => String::new(),

@@ -7,7 +7,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::state::{KeyPress, Pane, TopAction, TopState};
-use super::{load_snapshot, view};
+use super::{load_snapshot, run_action, view};
 
 fn draw_to_text(top: &TopState, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
@@ -20,7 +20,7 @@ async fn top_with_jobs() -> (Duly, TopState) {
     duly.push_all([Push::new("mail", "1"), Push::new("mail", "1").queue("slow")]).await.expect("pushes");
     duly.push(Push::new("bad", "1").queue("b")).await.expect("pushes");
     duly.worker().queue("b", 1).on_kind("bad", async |_: Ctx| Outcome::bury("no")).drain().await.expect("drains");
-    duly.pause_queue("slow").await.expect("pauses");
+    duly.queues().pause("slow").await.expect("pauses");
     let mut top = TopState::default();
     top.handle_key(KeyPress::Char('d'));
     top.apply_snapshot(load_snapshot(&duly, true).await.expect("loads"), SystemTime::UNIX_EPOCH);
@@ -40,6 +40,35 @@ async fn queues_jobs_and_nodes_are_shown() {
     let later = SystemTime::UNIX_EPOCH + Duration::from_secs(3);
     top.apply_snapshot(load_snapshot(&duly, true).await.expect("loads"), later);
     assert!(draw_to_text(&top, 140, 30).contains("10.0"), "thirty in three seconds");
+}
+
+#[tokio::test]
+async fn actions_are_recorded() {
+    let (duly, top) = top_with_jobs().await;
+    let dead = top.snapshot.jobs[0].job.id;
+    let waiting = duly.push(Push::new("mail", "1")).await.expect("pushes").id();
+    let actions = [
+        TopAction::Pause("b".into()),
+        TopAction::Resume("b".into()),
+        TopAction::Retry(dead),
+        TopAction::Cancel(waiting),
+        // Refused: nothing to record.
+        TopAction::Retry(duly::JobId::fresh()),
+    ];
+    for action in actions {
+        let _ = run_action(&duly, action).await;
+    }
+    let entries = duly.audit().list(None, 10).await.expect("reads");
+    let recorded: Vec<_> =
+        entries.iter().rev().map(|record| (&*record.entry.action, record.entry.target.clone())).collect();
+    let target = |target: &dyn ToString| Some(target.to_string());
+    let expected = [
+        ("queues.pause", target(&"b")),
+        ("queues.resume", target(&"b")),
+        ("jobs.retry", target(&dead)),
+        ("jobs.cancel", target(&waiting)),
+    ];
+    assert_eq!(recorded, expected);
 }
 
 #[tokio::test]

@@ -26,11 +26,11 @@ fn bulk_change_counts_and_asks_for_confirmation() {
     for _ in 0..3 {
         sandbox.push(&["mail", "{}", "--in", "1h"]);
     }
-    sandbox.run(&["jobs", "rm"]).failed(2, "which jobs?");
+    sandbox.run(&["jobs", "rm"]).failed(2, "no job is selected");
     // As from an unset variable.
     for empty in ["", "  "] {
-        sandbox.run(&["jobs", "rm", empty, "--yes"]).failed(2, "say --all");
-        sandbox.run(&["dead", "rm", empty, "--yes"]).failed(2, "say --all");
+        sandbox.run(&["jobs", "rm", empty, "--yes"]).failed(2, "use --all");
+        sandbox.run(&["dead", "rm", empty, "--yes"]).failed(2, "use --all");
     }
     let id = sandbox.push(&["other", "{}"]);
     sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is not the id of a job");
@@ -43,6 +43,17 @@ fn bulk_change_counts_and_asks_for_confirmation() {
     assert_eq!((&report["matching"], &report["applied"]), (&3.into(), &3.into()));
     sandbox.run(&["jobs", "rm", "--all", "--yes"]).ok();
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn empty_queue_is_removed() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.push(&["mail", "{}", "--queue", "mail"]);
+    sandbox.run(&["queues", "rm", "mail"]).failed(4, "it has jobs; clear it first (`duly queues clear`)");
+    sandbox.run(&["jobs", "rm", &id]).ok();
+    sandbox.run(&["queues", "rm", "mail"]).ok();
+    sandbox.run(&["queues", "rm", "mail"]).failed(3, "mail");
+    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json(), serde_json::json!([]));
 }
 
 #[test]
@@ -106,14 +117,14 @@ fn queue_without_jobs_is_reported() {
 fn filter_that_looks_like_an_option_is_accepted() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
-    sandbox.run(&["jobs", "ls", "-state:done"]).failed(2, "goes behind --");
-    sandbox.run(&["jobs", "rm", "-queue:a", "--yes"]).failed(2, "goes behind --");
+    sandbox.run(&["jobs", "ls", "-state:done"]).failed(2, "put such a filter after --");
+    sandbox.run(&["jobs", "rm", "-queue:a", "--yes"]).failed(2, "put such a filter after --");
     let count = |args: &[&str]| sandbox.run(args).ok().json()["jobs"].as_array().expect("a list").len();
     assert_eq!(count(&["jobs", "ls", "--json", "--", "-state:done"]), 1);
     assert_eq!(count(&["jobs", "ls", "--json", "--", "-state:ready"]), 0);
     assert_eq!(count(&["jobs", "ls", "--json", "state:ready", "--state", "ready"]), 1);
-    sandbox.run(&["jobs", "ls", "state:dead", "--state", "done"]).failed(2, "state is said twice");
-    sandbox.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is said twice");
+    sandbox.run(&["jobs", "ls", "state:dead", "--state", "done"]).failed(2, "state is given twice");
+    sandbox.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is given twice");
     sandbox.run(&["jobs", "ls", "stat:dead"]).failed(2, "due<TIME");
     sandbox.run(&["jobs", "ls", "--nonsense"]).failed(2, "--nonsense");
 }

@@ -98,6 +98,27 @@ fn call_reaches_one_node_or_all() {
 }
 
 #[test]
+fn calls_that_may_change_something_are_recorded() {
+    let sandbox = Sandbox::new();
+    let worker = worker(&sandbox, None);
+    let service = Service::start(&sandbox);
+    sandbox.run(&["call", "duly.jobs", "--all"]).ok();
+    let quiet = r#"{"on":true}"#;
+    sandbox.run(&["call", "duly.quiet", quiet, "--all"]).ok();
+    sandbox.run(&["call", "fail"]).failed(1, "no disk");
+    sandbox.run(&["call", "missing"]).failed(3, "no node has the method");
+    let service_id = service.id();
+    let node = alive(&sandbox).into_iter().find(|id| *id != service_id).expect("the worker");
+    sandbox.run(&["call", "duly.stop", "--node", &node]).ok();
+    worker.wait().ok();
+    let query = "SELECT action, target, outcome FROM duly_audit ORDER BY number";
+    let rows = sandbox.run(&["sql", query, "--json"]).ok().json();
+    let entry = |target: &str| json!({"action": "calls.run", "target": target, "outcome": "done"});
+    let stop = entry(&format!("duly.stop on node {node}"));
+    assert_eq!(rows, json!([entry("duly.quiet on all nodes"), entry("fail on any node"), stop]));
+}
+
+#[test]
 fn call_keeps_args_and_values_unchanged() {
     let sandbox = Sandbox::new();
     let service = Service::start(&sandbox);
@@ -127,7 +148,9 @@ fn call_errors_have_exit_codes() {
     sandbox.run(&["call", "missing", "--node", &service.id()]).failed(3, "does not have the method");
     sandbox.run(&["call", "duly.missing"]).failed(3, "does not have the method");
     sandbox.run(&["call", "echo", "--connection", "browser-7"]).failed(3, "no node holds the connection browser-7");
-    sandbox.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "it may have run");
+    sandbox
+        .run(&["call", "sleep", "--timeout", "100ms"])
+        .failed(124, "timed out after 100ms waiting for a reply to sleep; the method may have run");
     // The worker lacks the method, which is not a failure.
     let all = sandbox.run(&["call", "echo", "7", "--all", "--json"]).ok();
     assert_eq!(all.json(), json!([{"node": service.id(), "value": 7}]));
@@ -161,7 +184,7 @@ fn invalid_input_is_rejected() {
     sandbox.run(&["call", "echo", "--node", "abc"]).failed(2, "4 or more characters");
     sandbox.run(&["call", "echo", "--node", "not-hex"]).failed(2, "4 or more characters");
     sandbox.run(&["call", "echo", "--node", "abcd"]).failed(3, "no node that lives");
-    sandbox.run(&["call", "echo", "--node", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "is not there");
+    sandbox.run(&["call", "echo", "--node", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "does not exist");
 }
 
 fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> RunOutput {

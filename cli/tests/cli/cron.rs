@@ -14,12 +14,12 @@ fn rule_is_added_shown_and_removed() {
     assert_eq!(rule["args"]["argv"], json!(["./backup.sh"]));
     let table = sandbox.run(&["cron", "ls"]).ok();
     assert!(table.out.contains("backup") && table.out.contains("Europe/Berlin"), "{table:?}");
-    assert!(sandbox.run(&["cron", "get", "backup"]).ok().out.contains("At 03:00"));
+    assert!(sandbox.run(&["cron", "get", "backup"]).ok().out.contains("Every day at 03:00"));
     assert!(sandbox.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
     assert!(sandbox.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
     sandbox.run(&["cron", "rm", "backup"]).ok();
-    sandbox.run(&["cron", "get", "backup"]).failed(3, "no cron rule");
-    sandbox.run(&["cron", "rm", "backup"]).failed(3, "no cron rule");
+    sandbox.run(&["cron", "get", "backup"]).failed(3, "cron rule backup not found");
+    sandbox.run(&["cron", "rm", "backup"]).failed(3, "cron rule backup not found");
 }
 
 #[test]
@@ -41,7 +41,9 @@ fn pattern_error_marks_the_position() {
     sandbox.run(&["cron", "add", "r", "0 0 31 2 *", "--kind", "mail"]).failed(2, "never matches");
     sandbox.run(&["cron", "add", "r", "* * * * *", "--tz", "Berlin", "--kind", "mail"]).failed(2, "Europe/Berlin");
     sandbox.run(&["cron", "add", "r", "* * * * *", "--missed", "all:0", "--kind", "mail"]).failed(2, "all:N");
-    sandbox.run(&["cron", "add", "r", "* * * * *", "--overlap", "never", "--kind", "mail"]).failed(2, "none of allow");
+    sandbox
+        .run(&["cron", "add", "r", "* * * * *", "--overlap", "never", "--kind", "mail"])
+        .failed(2, "use allow, skip, queue or replace");
     sandbox.run(&["cron", "add", "r", "* * * * *"]).failed(2, "required");
     assert!(!sandbox.path("duly.db").exists(), "nothing was made");
 }
@@ -126,7 +128,7 @@ fn errors_in_a_cron_file_name_their_rule() {
     fails(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
     fails(&FILE.replace("command =", "dir = \"/\"\nkind = \"x\"\n#"), "either a kind");
     let rule = "[[cron]]\nname = \"a\"\npattern = \"@daily\"\nkind = \"x\"\n";
-    fails(&format!("{rule}args = {{ at = [2026-12-01] }}"), "moments such as 2026-12-01");
+    fails(&format!("{rule}args = {{ at = [2026-12-01] }}"), "times such as 2026-12-01");
     fails(&format!("{rule}args = inf"), "JSON has no inf");
     fails("[[cron", "rules.toml");
     sandbox.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");

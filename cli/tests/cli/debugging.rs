@@ -16,11 +16,11 @@ fn why_prints_one_sentence() {
     let json = sandbox.run(&["jobs", "why", &id, "--json"]).ok().json();
     assert_eq!((json["why"].as_str(), json["id"].as_str()), (Some("due_later"), Some(&*id)));
     let id = sandbox.push(&["mail"]);
-    assert!(sandbox.run(&["jobs", "why", &id]).ok().out.starts_with("no node works its queue default"));
+    assert!(sandbox.run(&["jobs", "why", &id]).ok().out.starts_with("no node works on its queue default"));
     // Due soon, like a job that a node deferred because it has no handler for the kind.
     let id = sandbox.push(&["--in", "50s", "mail"]);
     let why = sandbox.run(&["jobs", "why", &id]).ok().out;
-    assert!(why.starts_with("no node works its queue default") && why.contains("deferred until 20"), "{why}");
+    assert!(why.starts_with("no node works on its queue default") && why.contains("due at 20"), "{why}");
     sandbox.run(&["jobs", "why", UNKNOWN_ID]).failed(3, "no such job");
     sandbox.run(&["jobs", "why", "x"]).failed(2, "not a job id");
 }
@@ -30,7 +30,7 @@ fn verify_finds_and_repairs_a_violation() {
     let sandbox = Sandbox::new();
     sandbox.run(&["verify"]).failed(5, "no store");
     let id = sandbox.push(&["mail"]);
-    assert!(sandbox.run(&["verify"]).ok().err.contains("1 job, as it must be"));
+    assert!(sandbox.run(&["verify"]).ok().err.contains("1 job checked, no violation"));
     let damage = "import sqlite3; c = sqlite3.connect('duly.db'); c.execute('DELETE FROM duly_ready'); c.commit()";
     let damaged = std::process::Command::new("python3").args(["-c", damage]).current_dir(sandbox.path("")).output();
     assert!(damaged.expect("python3 is there").status.success());
@@ -132,7 +132,7 @@ fn many_jobs_are_read_from_stdin() {
     let sandbox = Sandbox::new();
     let lines: String = (0..2_500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
     let ran = with_stdin(&sandbox, &["push", "--bulk", "count", "--queue", "q"], &lines).ok();
-    assert!(ran.err.contains("2500 jobs pushed, 0 were there already"), "{ran:?}");
+    assert!(ran.err.contains("2500 jobs pushed, 0 jobs existed already"), "{ran:?}");
     let id = "0192f7a1-0000-7000-8000-000000000009";
     let lines = format!(
         "{{\"kind\":\"a\",\"args\":[1],\"priority\":\"high\",\"in\":\"1h\",\"tags\":[\"x\"],\"id\":\"{id}\"}}\n\n{{\"kind\":\"b\"}}\n"
@@ -177,7 +177,7 @@ fn watch_prints_each_change() {
     let last = ran.out.lines().last().unwrap_or_default();
     assert!(last.contains(&id) && last.contains("done"), "{ran:?}");
     assert_eq!(sandbox.run(&["jobs", "watch", "--queue", "none"]).ok().out, "");
-    sandbox.run(&["jobs", "watch", UNKNOWN_ID]).failed(3, "no job");
+    sandbox.run(&["jobs", "watch", UNKNOWN_ID]).failed(3, " not found");
 }
 
 #[test]

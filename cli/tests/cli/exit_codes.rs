@@ -16,8 +16,8 @@ fn invalid_usage_has_its_exit_code() {
     sandbox.run(&["push"]).failed(2, "required");
     sandbox.run(&["push", "--nonsense", "mail"]).failed(2, "--nonsense");
     sandbox.run(&["jobs", "get", "not-an-id"]).failed(2, "not a job id");
-    sandbox.run(&["jobs", "ls", "--state", "failed"]).failed(2, "none of scheduled");
-    sandbox.run(&["push", "--priority", "urgent", "mail"]).failed(2, "none of low");
+    sandbox.run(&["jobs", "ls", "--state", "failed"]).failed(2, "use scheduled, ready");
+    sandbox.run(&["push", "--priority", "urgent", "mail"]).failed(2, "use low, normal, high or critical");
     sandbox.run(&["push", "--in", "10", "mail"]).failed(2, "not a duration");
     sandbox.run(&["work", "--queue", "a=b"]).failed(2, "a=3");
     sandbox.run(&["work", "--concurrency", "0"]).failed(2, "concurrency");
@@ -32,7 +32,7 @@ fn invalid_input_is_rejected() {
     sandbox.run(&["push", "a b"]).failed(2, "only letters");
     sandbox.run(&["push", "--queue", "a\u{1b}[31m", "mail"]).failed(2, "queue");
     sandbox.run(&["push", "--store", "mysql://host/0", "mail"]).failed(2, "not a store");
-    sandbox.run(&["push", "--store", "duly.db?speed=9", "mail"]).failed(2, "has no option");
+    sandbox.run(&["push", "--store", "duly.db?speed=9", "mail"]).failed(2, "has the unknown option");
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn missing_file_and_taken_port_are_reported() {
     sandbox.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    sandbox.run(&["serve", "--listen", &address]).failed(1, "choose another with --listen");
+    sandbox.run(&["serve", "--listen", &address]).failed(1, "choose another address with --listen");
 }
 
 #[test]
@@ -144,8 +144,11 @@ fn acl_is_printed_without_a_server() {
         ran.out.starts_with("ACL SETUSER duly on >PASSWORD resetkeys ~app:* resetchannels &app:* -@all +auth"),
         "{ran:?}"
     );
+    assert!(!ran.out.contains("config"), "CONFIG GET shows the server's password: {ran:?}");
+    let ran = sandbox.run(&["doctor", "--acl", "--with-config", "--store", &store]).ok();
+    assert!(ran.out.contains(" +config|get"), "{ran:?}");
     sandbox.run(&["doctor", "--store", &store]).failed(5, "cannot reach the server");
-    sandbox.run(&["doctor", "--acl"]).failed(2, "rules are known for");
+    sandbox.run(&["doctor", "--acl"]).failed(2, "--acl supports only");
     assert!(!sandbox.path("duly.db").exists(), "looking leaves nothing behind");
 }
 

@@ -192,6 +192,32 @@ fn lock_break_requires_yes() {
 }
 
 #[test]
+fn lock_break_ends_only_the_chosen_slot() {
+    let sandbox = Sandbox::new();
+    let (_one, _two) = (
+        start_holder(&sandbox, &["gpu", "--slots", "2", "--note", "ada"]),
+        start_holder(&sandbox, &["gpu", "--slots", "2", "--note", "bob"]),
+    );
+    let held = || -> Vec<(u64, String)> {
+        let hold = |lock: &Value| (lock["slot"].as_u64().expect("a slot"), lock["note"].to_string());
+        held_locks(&sandbox, "gpu").iter().map(hold).collect()
+    };
+    until("both hold it", || held().len() == 2);
+    let before = held();
+    let asked = sandbox.run(&["lock", "break", "gpu", "--yes"]).failed(2, "choose --slot N or --all");
+    assert!(asked.err.contains("ada") && asked.err.contains("bob"), "{}", asked.err);
+    sandbox.run(&["lock", "break", "gpu", "--slot", "3", "--yes"]).failed(3, "slot 3 of lock gpu is not held");
+    sandbox.run(&["lock", "break", "gpu", "--slot", "2"]).failed(2, "Slot 2 of lock gpu is held by");
+    sandbox.run(&["lock", "break", "gpu", "--slot", "2", "--yes"]).ok();
+    assert_eq!(held(), before[..1]);
+    sandbox.run(&["lock", "break", "gpu", "--all", "--yes"]).ok();
+    assert_eq!(held(), []);
+    let query = "SELECT coalesce(substr(filter, 1, 6), '') AS filter FROM duly_audit ORDER BY number";
+    let recorded = sandbox.run(&["sql", query, "--json"]).ok().json();
+    assert_eq!(recorded, serde_json::json!([{"filter": "owner="}, {"filter": ""}]), "one hold, then all");
+}
+
+#[test]
 fn sigkill_kills_the_command_and_frees_the_lock() {
     let sandbox = Sandbox::new();
     let script = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";

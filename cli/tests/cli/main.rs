@@ -13,6 +13,7 @@ mod output;
 mod push;
 mod redis;
 mod sandbox;
+mod security;
 mod server;
 mod settings;
 mod shutdown;

@@ -20,7 +20,7 @@ fn json_output_is_complete() {
     assert!(health["durability"].as_str().expect("a sentence").contains("survives"));
     sandbox.write("duly.toml", "store = './duly.db?durability=second'");
     let health = sandbox.run(&["doctor", "--json"]).ok().json();
-    assert!(health["durability"].as_str().expect("a sentence").contains("may cost the last second"), "{health}");
+    assert!(health["durability"].as_str().expect("a sentence").contains("may lose the last second"), "{health}");
     assert_eq!(health["warnings"], json!([]));
     assert_eq!(sandbox.run(&["nodes", "ls", "--json"]).ok().json(), json!([]));
 }

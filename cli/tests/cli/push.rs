@@ -15,6 +15,16 @@ fn push_prints_only_the_id() {
 }
 
 #[test]
+fn args_that_are_nested_too_deep_are_refused() {
+    let sandbox = Sandbox::new();
+    let deep = "[".repeat(65) + &"]".repeat(65);
+    sandbox.run(&["push", "mail", &deep]).failed(2, "nested 65 levels deep");
+    sandbox.run(&["cron", "add", "nightly", "0 3 * * *", "--kind", "mail", "--args", &deep]).failed(2, "nested 65");
+    let id = sandbox.push(&["mail", "{}", "--in", "1h"]);
+    sandbox.run(&["jobs", "edit", &id, "--args", &deep]).failed(2, "nested 65 levels deep");
+}
+
+#[test]
 fn options_reach_the_job() {
     let sandbox = Sandbox::new();
     let id = "0192f7a1-0000-7000-8000-000000000001";
@@ -43,7 +53,7 @@ fn options_reach_the_job() {
     ]);
     assert_eq!(pushed, id);
     let job = sandbox.job(id);
-    let expected = json!({"queue": "q.1", "priority": "high", "unique": "k", "max_attempts": 7, "timeout": 90_000,
+    let expected = json!({"queue": "q.1", "priority": "high", "unique": "k", "unique_scope": "kind", "max_attempts": 7, "timeout": 90_000,
         "keep": 172_800_000, "tags": ["a", "b"], "state": "scheduled", "args": null});
     for (name, value) in expected.as_object().expect("an object") {
         assert_eq!(&job[name], value, "{name}");
@@ -57,7 +67,7 @@ fn push_accepts_a_time_of_day() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--at", "2099-12-01T09:00:00Z", "mail"]);
     assert_eq!(sandbox.job(&id)["due"], json!(4_099_798_800_000_000_i64));
-    sandbox.run(&["push", "--at", "soon", "mail"]).failed(2, "not a moment");
+    sandbox.run(&["push", "--at", "soon", "mail"]).failed(2, "not a time");
     sandbox.run(&["push", "--at", "9999-01-01 00:00", "mail"]).failed(2, "due: too late");
     sandbox.run(&["push", "--in", "99999999d", "mail"]).failed(2, "too long");
     sandbox.run(&["push", "--in", "-5m", "mail"]).failed(2, "negative");

@@ -73,8 +73,21 @@ impl Sandbox {
     /// Returns a command that runs the binary in this directory, without the tester's settings.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-        command.current_dir(self.dir.path()).args(args).stdin(Stdio::null());
-        let settings = ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_LOG", "DULY_LOG_FORMAT"];
+        command.args(args);
+        self.with_settings(command)
+    }
+
+    /// As [`Sandbox::command`], after this command of a shell.
+    pub(crate) fn command_after(&self, shell: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{shell}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_duly")]).args(args);
+        self.with_settings(command)
+    }
+
+    fn with_settings(&self, mut command: Command) -> Command {
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        let settings =
+            ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_TOKEN", "DULY_LOG", "DULY_LOG_FORMAT"];
         for name in settings.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR"]) {
             command.env_remove(name);
         }

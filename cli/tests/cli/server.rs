@@ -4,32 +4,58 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::sandbox::{RunOutput, Sandbox};
 
+/// Far longer than any test needs.
+const LONG: Duration = Duration::from_secs(60);
+
 /// A server on a free port; dropping it kills the process.
 struct ServerProcess {
     child: std::process::Child,
     url: String,
+    /// The token of its client.
+    token: Option<String>,
+    /// The first line of the output after the URL, if there is one.
+    sign_in: String,
 }
 
 impl ServerProcess {
     fn start(sandbox: &Sandbox, options: &[&str]) -> ServerProcess {
-        let mut command = sandbox.command(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
-        let mut url = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut url).expect("its URL");
-        ServerProcess { child, url: url.trim().to_owned() }
+        ServerProcess::start_after(sandbox, "true", options)
     }
 
-    /// Sends a PUT and returns the whole response.
+    /// As [`ServerProcess::start`], after this command of a shell.
+    fn start_after(sandbox: &Sandbox, shell: &str, options: &[&str]) -> ServerProcess {
+        let mut command = sandbox.command_after(shell, &[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
+        let (mut url, mut sign_in) = (String::new(), String::new());
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        out.read_line(&mut url).expect("its URL");
+        if options.contains(&"--sign-in-link") {
+            out.read_line(&mut sign_in).expect("the link");
+        }
+        ServerProcess { child, url: url.trim().to_owned(), token: None, sign_in }
+    }
+
+    fn host(&self) -> &str {
+        self.url.trim_start_matches("http://").trim_end_matches('/')
+    }
+
     fn put(&self, path: &str, body: &str) -> String {
-        let host = self.url.trim_start_matches("http://").trim_end_matches('/');
+        self.send("PUT", path, body)
+    }
+
+    /// Sends a request and returns the whole response.
+    fn send(&self, method: &str, path: &str, body: &str) -> String {
+        let host = self.host();
         let mut stream = TcpStream::connect(host).expect("it listens");
+        stream.set_read_timeout(Some(LONG)).expect("set");
         let json = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
-        write!(stream, "PUT {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{json}\r\n\r\n{body}")
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{json}\r\n\r\n{body}")
             .expect("is read");
         let mut response = String::new();
         stream.read_to_string(&mut response).expect("answers");
@@ -37,7 +63,9 @@ impl ServerProcess {
     }
 
     fn run(&self, sandbox: &Sandbox, args: &[&str]) -> RunOutput {
-        sandbox.run(&[&["--server", &self.url], args].concat())
+        let mut command = sandbox.command(&[&["--server", &self.url], args].concat());
+        command.envs(self.token.as_ref().map(|token| ("DULY_TOKEN", token)));
+        command.output().expect("the binary starts").into()
     }
 }
 
@@ -118,7 +146,7 @@ fn reply_of_another_server_is_a_failure() {
         let portal = Portal::start(head, page);
         for verb in VERBS {
             let ran = portal.run(&sandbox, verb).failed(5, "is not a duly server");
-            assert!(ran.out.is_empty() && ran.err.contains("a proxy that requires a login"), "{head} {ran:?}");
+            assert!(ran.out.is_empty() && ran.err.contains("a proxy with a login page"), "{head} {ran:?}");
         }
     }
     let truncated = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
@@ -148,8 +176,8 @@ fn redirect_is_reported_and_not_followed() {
     {
         let portal = Portal::start(&format!("{status}\r\nLocation: /login?token=secret"), "");
         for verb in VERBS {
-            let ran = portal.run(&sandbox, verb).failed(5, "points elsewhere");
-            assert!(ran.out.is_empty() && ran.err.contains("to /login: ") && !ran.err.contains("secret"), "{ran:?}");
+            let ran = portal.run(&sandbox, verb).failed(5, "redirects");
+            assert!(ran.out.is_empty() && ran.err.contains("to /login; ") && !ran.err.contains("secret"), "{ran:?}");
         }
         let request_lines = portal.request_lines.lock().expect("not poisoned");
         assert!(
@@ -162,17 +190,104 @@ fn redirect_is_reported_and_not_followed() {
 #[test]
 fn command_is_pushed_over_http_or_rejected() {
     let sandbox = Sandbox::new();
-    let server = ServerProcess::start(&sandbox, &["--allow-commands"]);
+    sandbox.run(&["serve", "--listen", "127.0.0.1:0", "--allow-commands"]).failed(2, "duly token create");
+    let token = sandbox.run(&["token", "create", "ci", "--role", "pusher"]).ok().id();
+    let mut server = ServerProcess::start(&sandbox, &["--allow-commands"]);
+    server.run(&sandbox, &["push", "--", "true"]).failed(1, "missing token");
+    server.token = Some(token);
     let id = server.run(&sandbox, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
     let job = sandbox.job(&id);
     assert_eq!((&job["kind"], &job["args"]["argv"]), (&json!("command"), &json!(["echo", r#"{"a":1}"#])));
     let id = server.run(&sandbox, &["push", "mail", r#"{"a":1}"#]).ok().id();
     assert_eq!((&sandbox.job(&id)["kind"], &sandbox.job(&id)["args"]), (&json!("mail"), &json!({"a": 1})));
-    let strict = ServerProcess::start(&sandbox, &[]);
+    let mut strict = ServerProcess::start(&sandbox, &[]);
+    strict.token = server.token.clone();
     strict.run(&sandbox, &["push", "--", "true"]).failed(1, "--allow-commands");
     strict.run(&sandbox, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
     strict.run(&sandbox, &["push"]).failed(2, "KIND");
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
+}
+
+#[test]
+fn sign_in_link_is_printed_on_request() {
+    let sandbox = Sandbox::new();
+    let server = ServerProcess::start(&sandbox, &["--sign-in-link"]);
+    let link = server.sign_in.trim().strip_prefix("sign in once, in a browser, within 15 minutes: ").expect("the link");
+    assert!(link.starts_with(&format!("{}/login?link=duly_", server.url)), "{link}");
+    server.run(&sandbox, &["queues", "ls"]).failed(1, "open the sign-in link");
+}
+
+/// Opens more silent connections than the server may open files. `DULY_SILENT` sets their number.
+fn silent_connections_beyond_the_limit_of_files(store: Option<&str>) {
+    const FILES: usize = 256;
+    let silent = test_support::env_number("DULY_SILENT").map_or(2 * FILES, |number| number as usize);
+    let sandbox = Sandbox::new();
+    let options = store.map_or(Vec::new(), |store| vec!["--store", store]);
+    let server = ServerProcess::start_after(&sandbox, &format!("ulimit -n {FILES}"), &options);
+    let mut open = Vec::new();
+    for no in 0..silent {
+        open.push(TcpStream::connect(server.host()).expect("the kernel accepts"));
+        // This process may not open all of them either. The server has ended the oldest ones.
+        if open.len() == 2 * FILES {
+            drop(open.drain(..FILES / 2));
+        }
+        if no % FILES == FILES - 1 {
+            for path in ["/healthz", "/readyz", "/api/v1/stats"] {
+                let response = server.send("GET", path, "");
+                assert!(response.starts_with("HTTP/1.1 200"), "{path} beside {no} connections: {response}");
+            }
+        }
+    }
+    let counted = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).map_or(0, Iterator::count);
+    assert!(counted < FILES, "{counted} files are open");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn silent_connections_beyond_the_limit_of_open_files_keep_no_client_out() {
+    silent_connections_beyond_the_limit_of_files(None);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "needs a server: ./check stores, ./torture exhaustion"]
+fn silent_connections_beyond_the_limit_of_open_files_keep_no_client_out_on_redis() {
+    silent_connections_beyond_the_limit_of_files(Some(&test_support::servers::redis().url()));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn server_raises_its_limit_of_open_files() {
+    let sandbox = Sandbox::new();
+    let server = ServerProcess::start_after(&sandbox, "ulimit -S -n 200", &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).expect("Linux");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("is listed");
+    let mut numbers = files.split_whitespace().skip(3);
+    let (soft, hard) = (numbers.next().expect("the soft limit"), numbers.next().expect("the hard limit"));
+    let enough = soft.parse::<u64>().is_ok_and(|soft| soft >= 65_536);
+    assert!(soft == hard || enough, "{files}");
+}
+
+#[test]
+fn invalid_options_are_refused() {
+    let sandbox = Sandbox::new();
+    let serve = |options: &[&str]| sandbox.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+    serve(&["--connections", "0"]).failed(2, "--connections");
+    for url in ["foo", "ftp://jobs.example.com", "https://", "https://ada:secret@jobs.example.com"] {
+        serve(&["--public-url", url]).failed(2, "public_url: must be a URL");
+    }
+}
+
+#[test]
+#[ignore = "needs a server: ./check stores"]
+fn store_without_tokens_is_not_served() {
+    let redis = test_support::servers::redis().url();
+    let host = redis.split_once("://").expect("a URL").1;
+    for (scheme, advice) in [("redis-in-action", "use a SQLite file, Redis or Valkey"), ("actionhero", "open redis://")]
+    {
+        let url = format!("{scheme}://{host}?allow_data_loss=true");
+        Sandbox::new().run(&["--store", &url, "serve", "--listen", "127.0.0.1:0"]).failed(2, advice);
+    }
 }
 
 /// The owner of the lock is an HTTP client, which outlives the server.
@@ -205,7 +320,7 @@ fn errors_over_http_match_errors_of_a_store() {
     let sandbox = Sandbox::new();
     let server = ServerProcess::start(&sandbox, &[]);
     for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "capacity", "a"]] {
-        server.run(&sandbox, verb).failed(2, "it needs the store itself: --store");
+        server.run(&sandbox, verb).failed(2, "use --store URL instead");
     }
     server.run(&sandbox, &["bogus"]).failed(2, "unrecognized subcommand");
     let ran = server.run(&sandbox, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "unknown field");
@@ -218,9 +333,9 @@ fn errors_over_http_match_errors_of_a_store() {
     let url = server.url.clone();
     drop(server);
     let secret = url.replacen("://", "://ada:secret@", 1);
-    let ran = sandbox.run(&["--server", &secret, "jobs", "ls"]).failed(5, "is `duly serve` running there");
+    let ran = sandbox.run(&["--server", &secret, "jobs", "ls"]).failed(5, "check that `duly serve` is running there");
     assert!(!ran.err.contains("secret"), "{ran:?}");
-    let ran = sandbox.run(&["--server", &url, "push", "mail"]).failed(5, "is `duly serve` running there");
+    let ran = sandbox.run(&["--server", &url, "push", "mail"]).failed(5, "check that `duly serve` is running there");
     assert!(ran.err.contains("refused") && ran.err.contains("--id ") && !ran.err.contains("io:"), "{ran:?}");
 }
 

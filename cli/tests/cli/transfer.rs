@@ -29,8 +29,8 @@ fn move_transfers_all_jobs() {
     let ran = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
     assert!(ran.err.contains("moved 2 jobs to new.db"), "{ran:?}");
     let rows: Vec<Vec<&str>> = ran.out.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["QUEUE", "READY", "SCHEDULED", "DEAD", "DONE"]);
-    assert_eq!(rows[1..], [["default", "1", "0", "0", "0"], ["post", "0", "1", "0", "0"]]);
+    assert_eq!(rows[0], ["QUEUE", "READY", "SCHEDULED", "DEAD", "CANCELLED", "DONE"]);
+    assert_eq!(rows[1..], [["default", "1", "0", "0", "0", "0"], ["post", "0", "1", "0", "0", "0"]]);
     assert_eq!(sandbox.run(&["jobs", "get", &id, "--store", "new.db", "--json"]).ok().json(), before);
     sandbox.run(&["jobs", "get", &id]).failed(3, &id);
 
@@ -68,7 +68,7 @@ fn skipped_jobs_are_not_counted_as_moved() {
     let id = sandbox.push(&["mail"]);
     sandbox.push(&["mail", "--id", &id, "--store", "new.db"]);
     let ran = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
-    assert!(ran.err.contains("1 jobs were left out") && ran.err.contains("moved 0 jobs"), "{ran:?}");
+    assert!(ran.err.contains("1 jobs were skipped") && ran.err.contains("moved 0 jobs"), "{ran:?}");
     sandbox.push(&["mail", "--id", &id]);
     sandbox.push(&["mail"]);
     let moved = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db", "--json"]).ok().json();
@@ -147,7 +147,43 @@ fn interrupted_move_says_how_to_continue() {
     worker.wait().ok();
     sandbox.run(&["jobs", "rm", &sandbox.ids("duly.db")[0]]).failed(4, "moving");
 
+    // Rules in a moving queue cannot change, so this fails after its first change.
+    let rule = |name: &str, queue: &str| {
+        format!("[[cron]]\nname = '{name}'\npattern = '0 3 * * *'\nkind = 'mail'\nqueue = '{queue}'\npaused = true\n")
+    };
+    sandbox.write("rules.toml", &(rule("a", "post") + &rule("b", "default")));
+    sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(4, "moving");
+
     let resumed = sandbox.run(&["queues", "resume", "default", "--abandon-move"]).ok();
     assert!(!resumed.err.contains("but") && !listed().contains("moving"), "{resumed:?}");
+    for _ in 0..2 {
+        sandbox.run(&["cron", "apply", "-f", "rules.toml"]).ok();
+    }
     assert!(sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok().err.contains("moved 2 jobs"));
+    let moves = [
+        "queues.move|all queues from duly.db to new.db||started",
+        "queues.move|all queues from duly.db to new.db|0|unknown",
+        "queues.move|all queues from duly.db to new.db||started",
+        "queues.move|all queues from duly.db to new.db|2|done",
+    ];
+    assert_eq!(audit(&sandbox, "new.db"), moves);
+    let between = [
+        "queues.resume|default||done",
+        "cron.apply|rules.toml (2 rules)||started",
+        "cron.apply|rules.toml (2 rules)||unknown",
+        "queues.abandon_move|default||done",
+        "queues.resume|default||done",
+        "cron.apply|rules.toml (1 rules)||started",
+        "cron.apply|rules.toml (1 rules)||done",
+        "cron.pause|a||done",
+        "cron.pause|b||done",
+    ];
+    assert_eq!(audit(&sandbox, "duly.db"), [&moves[..2], &between, &moves[2..]].concat());
+}
+
+/// Returns the audit log of a store: action, target, count and outcome.
+fn audit(sandbox: &Sandbox, store: &str) -> Vec<String> {
+    let query = "SELECT concat_ws('|', action, target, coalesce(changed, ''), outcome) AS entry FROM duly_audit ORDER BY number";
+    let rows = sandbox.run(&["sql", query, "--store", store, "--json"]).ok().json();
+    rows.as_array().expect("rows").iter().map(|row| row["entry"].as_str().expect("a text").to_owned()).collect()
 }

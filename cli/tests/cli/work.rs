@@ -133,10 +133,10 @@ fn release_is_shown_with_its_reason() {
 fn missing_program_costs_no_attempt() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail"]);
-    sandbox.run(&["work", "--until-empty", "--exec", "/nonexistent"]).failed(2, "there is no program");
+    sandbox.run(&["work", "--until-empty", "--exec", "/nonexistent"]).failed(2, "does not exist");
     sandbox.run(&["work", "--until-empty", "--exec", "sleep 1"]).failed(2, "arguments follow after `--`");
-    sandbox.run(&["work", "--until-empty", "--exec", "no-such-program-at-all"]).failed(2, "there is no program");
-    sandbox.run(&["work", "--until-empty", "--exec", "./duly.db"]).failed(2, "may not be run");
+    sandbox.run(&["work", "--until-empty", "--exec", "no-such-program-at-all"]).failed(2, "does not exist");
+    sandbox.run(&["work", "--until-empty", "--exec", "./duly.db"]).failed(2, "this user may not run it");
     assert_eq!((&sandbox.job(&id)["attempts"], &sandbox.job(&id)["state"]), (&0.into(), &"ready".into()));
     sandbox.write("duly.toml", "[work]\nexec = \"./none\"\n");
     sandbox.run(&["work", "--until-empty"]).failed(2, "./none");
@@ -156,4 +156,34 @@ fn jobs_left_for_other_workers_are_reported() {
     sandbox.run(&["queues", "resume", "idle"]).ok();
     let ran = sandbox.run(&["work", "--until-empty", "--queue", "idle"]).ok();
     assert!(!ran.err.contains("left"), "{ran:?}");
+}
+
+/// The worker may open too few files for the pipes of all processes.
+#[test]
+fn lack_of_descriptors_uses_up_no_attempt() {
+    const JOBS: usize = 40;
+    let sandbox = Sandbox::new();
+    let ids: Vec<String> = (0..JOBS).map(|_| sandbox.push(&["--", "sleep", "1"])).collect();
+    let mut shell = std::process::Command::new("sh");
+    let worker = sandbox.command(&["work", "--until-empty", "--concurrency", &JOBS.to_string()]);
+    shell.args(["-c", "ulimit -n 100; exec \"$0\" \"$@\""]).arg(worker.get_program()).args(worker.get_args());
+    shell.current_dir(sandbox.path("")).stdin(std::process::Stdio::null());
+    for (name, _) in worker.get_envs() {
+        shell.env_remove(name);
+    }
+    let ran = Sandbox::start_command(shell).wait().ok();
+    let jobs: Vec<_> = ids.iter().map(|id| sandbox.job(id)).collect();
+    assert!(jobs.iter().all(|job| job["attempts"] == 0), "{ran:?}");
+    let count = |state: &str| jobs.iter().filter(|job| job["state"] == state).count();
+    assert!(count("done") > 0 && count("scheduled") > 0, "{} done; {ran:?}", count("done"));
+}
+
+#[test]
+fn worker_that_cannot_write_its_output_fails_and_says_so() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["--", "true"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("is there");
+    let output = sandbox.command(&["work"]).stdout(full).stderr(std::process::Stdio::piped()).output().expect("starts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && message.contains("stdout cannot be written: No space left"), "{message}");
 }

@@ -12,9 +12,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::jobs::parameter_error;
-use super::push::due;
+use super::push::{COMMAND, due};
 use super::queues::Name;
 use super::{PREFIX, Problems};
+use crate::audit::AuditNote;
+use crate::bulk_task::BulkTask;
 use crate::identity::{Identity, Operator};
 use crate::json::{Json, PathParam};
 use crate::problem::{Problem, Result};
@@ -25,6 +27,7 @@ use duly::Error;
 use duly::Filter;
 use duly::JobId;
 use duly::admin::{BulkOperation, BulkReport};
+use duly::job::FilterTerm;
 
 /// The most operations that are remembered, newest first.
 const OPERATIONS_MAX: usize = 100;
@@ -55,8 +58,8 @@ struct ActionBody {
     after_ms: Option<u64>,
 }
 
-/// `retry` makes jobs due now, `reschedule` due later; `remove` deletes jobs that are not running; `cancel` stops
-/// running ones.
+/// `retry` makes jobs due now, `reschedule` due later; `remove` deletes jobs that are not running; `cancel` ends
+/// those that are not done or dead.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Action {
@@ -64,6 +67,22 @@ enum Action {
     Reschedule,
     Remove,
     Cancel,
+}
+
+impl Action {
+    fn as_str(self) -> &'static str {
+        match self {
+            Action::Retry => "retry",
+            Action::Reschedule => "reschedule",
+            Action::Remove => "remove",
+            Action::Cancel => "cancel",
+        }
+    }
+
+    /// Returns the name in the audit log.
+    fn audit_name(self) -> String {
+        format!("jobs.{}", self.as_str())
+    }
 }
 
 /// The number of jobs that match.
@@ -103,6 +122,19 @@ impl Operation {
             done.skipped_running + done.skipped_moving + done.skipped_unique + done.skipped_changed + done.failed;
         self.has_more = done.has_more;
     }
+
+    fn end(&mut self, result: Result<BulkReport>) {
+        match result {
+            Ok(done) => {
+                self.update(&done);
+                self.state = "done";
+            }
+            Err(problem) => {
+                self.state = "failed";
+                self.error = Some(problem.detail);
+            }
+        }
+    }
 }
 
 /// The most recent operations.
@@ -125,10 +157,10 @@ impl Operations {
 
 fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due) -> BulkOperation<'p> {
     match action {
-        Action::Retry => duly.reschedule_all(filter, duly::job::Due::Now),
-        Action::Reschedule => duly.reschedule_all(filter, due),
-        Action::Remove => duly.remove_all(filter),
-        Action::Cancel => duly.cancel_all(filter),
+        Action::Retry => duly.jobs().reschedule_all(filter, duly::job::Due::Now),
+        Action::Reschedule => duly.jobs().reschedule_all(filter, due),
+        Action::Remove => duly.jobs().remove_all(filter),
+        Action::Cancel => duly.jobs().cancel_all(filter),
     }
 }
 
@@ -138,14 +170,20 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
 #[utoipa::path(post, path = "/jobs/actions", tag = "jobs", request_body = ActionBody,
     responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
               (status = 202, body = Operation, description = "started"), Problems))]
-async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) -> Result<Response> {
-    let filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
+async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): Json<ActionBody>) -> Result<Response> {
+    note.set_name(body.action.audit_name());
+    note.set_filter(&body.filter);
+    let mut filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
     if filter.is_all() && !body.all {
-        return Err(Problem::invalid("/filter", "matches every job; add `\"all\": true` to confirm"));
+        return Err(Problem::invalid("/filter", "matches all jobs; add `\"all\": true` to confirm that"));
     }
     let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
+    if matches!(body.action, Action::Retry | Action::Reschedule) {
+        filter = without_commands(&app, filter);
+    }
     let bulk = new_bulk(&app.duly, body.action, filter, due);
     if body.dry_run {
+        note.skip();
         let counted = bulk.dry_run().await?;
         let view =
             DryRunResponse { matching: counted.matching, scanned: counted.scanned, is_complete: counted.is_complete };
@@ -170,25 +208,24 @@ async fn start(State(app): AppState, _: Operator, Json(body): Json<ActionBody>) 
         }
         all.push_back(operation.clone());
     }
-    tokio::spawn(run(app.clone(), id.clone(), bulk));
+    let (observer, name) = (app.clone(), id.clone());
+    let report = move |done: &BulkReport| observer.operations.change(&name, |operation| operation.update(done));
+    let task = BulkTask::start(&app, &note, bulk, report).await;
+    let (background, name) = (app.clone(), id.clone());
+    app.tasks.spawn(async move {
+        let result = task.end().await;
+        background.operations.change(&name, |operation| operation.end(result));
+    });
     let location = app.link(&format!("{PREFIX}/operations/{id}"));
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response())
 }
 
-async fn run(app: Arc<App>, id: String, bulk: BulkOperation<'static>) {
-    let (observer, name) = (app.clone(), id.clone());
-    let report = move |done: &BulkReport| observer.operations.change(&name, |operation| operation.update(done));
-    let result = bulk.on_progress(report).run().await;
-    app.operations.change(&id, |operation| match result {
-        Ok(done) => {
-            operation.update(&done);
-            operation.state = "done";
-        }
-        Err(error) => {
-            operation.state = "failed";
-            operation.error = Some(Problem::from(error).detail);
-        }
-    });
+/// Leaves `command` jobs out of a filter for jobs that are to run, unless the server accepts them.
+pub(crate) fn without_commands(app: &App, mut filter: Filter) -> Filter {
+    if !app.options.commands {
+        filter.not.push(FilterTerm::Kind(COMMAND.to_owned()));
+    }
+    filter
 }
 
 /// Get the progress of a bulk action

@@ -31,22 +31,32 @@ struct AuditListParams {
     cursor: Option<u64>,
 }
 
-/// An administrative request that was carried out or refused.
+/// An administrative action, over HTTP or on the command line.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditEntry)]
 struct EntryView {
     number: u64,
     at: String,
     at_ms: i64,
-    /// The name of the token, or `local`.
+    /// The name of the token, `local`, or the user and the host of a command.
     actor: String,
-    /// The method and the path of the request.
+    /// The resource and the verb: `jobs.remove`, `queues.pause`.
     action: String,
+    /// The id or the name of the changed thing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    /// The filter that selected the changed jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<String>,
+    /// The number of changed things.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    /// `done`, `refused` for want of rights, `started` if another entry follows at its end, or `unknown` if it may have
+    /// been carried out.
+    outcome: &'static str,
     /// The address of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
-    /// The status of the response.
-    status: u16,
 }
 
 impl EntryView {
@@ -58,8 +68,11 @@ impl EntryView {
             at_ms: unix_ms(at),
             actor: entry.actor,
             action: entry.action,
+            target: entry.target,
+            filter: entry.filter,
+            count: entry.count,
+            outcome: entry.outcome.as_str(),
             address: entry.address,
-            status: entry.status,
         }
     }
 }
@@ -71,15 +84,15 @@ struct AuditEntries {
     next: Option<String>,
 }
 
-/// List administrative requests, newest first: the last 10,000
+/// List administrative actions, newest first: the last 1,000 of each actor
 #[utoipa::path(get, path = "/audit", tag = "audit", params(AuditListParams), responses((status = 200, body = AuditEntries), Problems))]
 async fn list(
     State(app): AppState,
     _: Operator,
     QueryParams(params): QueryParams<AuditListParams>,
 ) -> Result<(HeaderMap, axum::Json<AuditEntries>)> {
-    let page_size = page_size(params.limit);
-    let entries = app.duly.audit_entries(params.cursor, page_size).await?;
+    let page_size = page_size(params.limit)?;
+    let entries = app.duly.audit().list(params.cursor, page_size).await?;
     let next = entries.last().filter(|_| entries.len() == page_size).map(|last| last.number.to_string());
     let headers = next_link(&app, "/audit", &[("limit", Some(page_size.to_string()))], next.as_deref());
     Ok((headers, axum::Json(AuditEntries { entries: entries.into_iter().map(EntryView::new).collect(), next })))

@@ -84,7 +84,7 @@ async fn call(
         (Some(node), None, false) => call.node(node),
         (None, Some(connection), false) => call.connection(connection),
         (None, None, true) => call.all(),
-        _ => return Err(Problem::invalid("/node", "say one of node, connection and all")),
+        _ => return Err(Problem::invalid("/node", "use only one of node, connection and all")),
     };
     if let Some(timeout) = body.timeout_ms {
         call = call.timeout(Duration::from_millis(timeout));

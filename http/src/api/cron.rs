@@ -12,9 +12,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::jobs::parameter_error;
-use super::push::{COMMAND, PushedView, set_if_some};
+use super::push::{COMMAND, PushedView, check_existing, fingerprint, set_if_some};
 use super::queues::Name;
-use super::{PreconditionFailed, Problems};
+use super::{PreconditionFailed, Problems, positive};
 use crate::etag::{self, IfMatch};
 use crate::identity::{Identity, Operator};
 use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
@@ -22,10 +22,11 @@ use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::{millis, raw_json, rfc3339, unix_ms};
 use duly::Error;
+use duly::Priority;
 use duly::Push;
+use duly::bounds::DEFAULT_QUEUE;
 use duly::cron::CronRecord;
 use duly::cron::{CronRule, Missed, Overlap, Schedule};
-use duly::{JobId, Priority};
 
 /// The number of next ticks in a response: the default, and the most.
 const TICKS: usize = 5;
@@ -149,7 +150,7 @@ struct Rules {
 /// List rules
 #[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
 async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rules>> {
-    let rules = app.duly.crons().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
+    let rules = app.duly.crons().list().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
     Ok(axum::Json(Rules { rules }))
 }
 
@@ -161,7 +162,7 @@ async fn get(
     identity: Identity,
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<RuleView>)> {
-    let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron", name))?;
+    let record = app.duly.crons().get(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
 
@@ -182,12 +183,15 @@ async fn put(
 ) -> Result<(HeaderMap, axum::Json<RuleView>)> {
     if body.kind == COMMAND && !app.options.commands {
         return Err(Problem::forbidden(
-            "rules that run programs are not made over HTTP; start the server with --allow-commands",
+            "rules that run commands cannot be stored over HTTP; start the server with --allow-commands to allow them",
         ));
     }
+    let queue = body.queue.as_deref().unwrap_or(DEFAULT_QUEUE);
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [queue]).await?;
     let if_match = IfMatch::from_headers(&headers)?;
     let condition = |found: Option<&CronRecord>| if_match.check(found.map(etag::for_cron).as_deref());
-    let record = app.duly.put_cron_if(body.into_rule(name)?, condition).await?;
+    let record = app.duly.crons().put_if(body.into_rule(name)?, condition).await?;
+    queues.confirm();
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
 
@@ -218,7 +222,7 @@ impl RuleBody {
 #[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
     responses((status = 204, description = "the rule is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
-    app.duly.remove_cron(&name).await?;
+    app.duly.crons().remove(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -231,8 +235,19 @@ async fn pause(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<RuleView>> {
-    let record = app.duly.pause_cron(&name).await?;
+    let record = app.duly.crons().pause(&name).await?;
     Ok(axum::Json(RuleView::new(&app, &record, &identity)))
+}
+
+/// Returns the rule, or a 403 if it runs a program and the server does not accept that.
+pub(crate) async fn check_command_rule(app: &App, name: &str) -> Result<Option<CronRule>> {
+    let rule = app.duly.crons().get(name).await?.map(|record| record.rule);
+    match rule.as_ref().is_some_and(|rule| rule.kind == COMMAND) && !app.options.commands {
+        true => Err(Problem::forbidden(
+            "rules that run commands cannot be triggered over HTTP; start the server with --allow-commands to allow them",
+        )),
+        false => Ok(rule),
+    }
 }
 
 /// Resume a paused rule
@@ -244,7 +259,8 @@ async fn resume(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<RuleView>> {
-    let record = app.duly.resume_cron(&name).await?;
+    check_command_rule(&app, &name).await?;
+    let record = app.duly.crons().resume(&name).await?;
     Ok(axum::Json(RuleView::new(&app, &record, &identity)))
 }
 
@@ -262,9 +278,14 @@ async fn trigger(
     IdempotencyKey(key): IdempotencyKey,
     _: NoBody,
 ) -> Result<axum::Json<PushedView>> {
+    let rule = check_command_rule(&app, &name).await?;
     // The id includes the rule's name, so that the same key with another rule pushes another job.
-    let id = key.map(|key| JobId::from_name(&format!("{key}\ncron:{name}")));
-    Ok(axum::Json(PushedView::new(app.duly.trigger_cron_with_id(&name, id).await?)))
+    let id = key.as_ref().map(|key| key.id_of(&format!("cron:{name}")));
+    let pushed = app.duly.crons().trigger_with_id(&name, id).await?;
+    if let (Some(key), Some(id), Some(rule)) = (key, id, rule) {
+        check_existing(&app, &key.key, [(id, fingerprint(&rule.kind, &rule.args), pushed)]).await?;
+    }
+    Ok(axum::Json(PushedView::new(pushed)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -297,7 +318,7 @@ async fn preview(
 ) -> Result<axum::Json<Preview>> {
     let schedule = Schedule::parse(&params.pattern, params.tz.as_deref().unwrap_or("UTC"))
         .map_err(|error| parameter_error("pattern", error))?;
-    let limit = params.limit.unwrap_or(TICKS).clamp(1, TICKS_MAX);
+    let limit = positive("limit", params.limit, TICKS, TICKS_MAX)?;
     let times: Vec<_> = schedule.ticks_after(app.duly.now()).take(limit).collect();
     Ok(axum::Json(Preview {
         description: schedule.describe(),

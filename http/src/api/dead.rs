@@ -74,6 +74,6 @@ async fn groups(
     _: Identity,
     QueryParams(params): QueryParams<GroupParams>,
 ) -> Result<axum::Json<Groups>> {
-    let groups = app.duly.dead_groups(params.queue.as_deref()).await?;
+    let groups = app.duly.jobs().dead_groups(params.queue.as_deref()).await?;
     Ok(axum::Json(Groups { groups: groups.into_iter().map(GroupView::new).collect() }))
 }

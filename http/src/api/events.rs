@@ -140,8 +140,8 @@ impl Events {
     }
 
     async fn publish_changes(&self, duly: &Duly) -> duly::Result<()> {
-        let views: Vec<QueueView> = duly.counts().await?.iter().map(QueueView::new).collect();
-        let alive = duly.nodes().await?.iter().filter(|node| node.alive).count();
+        let views: Vec<QueueView> = duly.queues().counts().await?.iter().map(QueueView::new).collect();
+        let alive = duly.nodes().list().await?.iter().filter(|node| node.alive).count();
         let to_json = |view: &QueueView| Arc::from(serde_json::to_string(view).unwrap_or_default());
         let queues: BTreeMap<String, Arc<str>> = views.iter().map(|view| (view.queue.clone(), to_json(view))).collect();
         let nodes: Arc<str> = format!("{{\"nodes\":{alive}}}").into();
@@ -158,7 +158,7 @@ impl Events {
     }
 }
 
-/// The changes that a listener receives: of one queue, or all.
+/// Selects the changes that a listener receives: those of one queue, or all.
 struct EventFilter(Option<String>);
 
 impl EventFilter {
@@ -208,7 +208,7 @@ impl Listener {
 async fn poll_store(events: Arc<Events>, duly: Duly) {
     loop {
         if let Err(error) = events.publish_changes(&duly).await {
-            tracing::warn!(%error, "no events: the store does not answer");
+            tracing::warn!(%error, "no events: the store does not respond");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         let mut log = events.log();
@@ -232,7 +232,7 @@ struct EventParams {
 /// Server-sent events: `queue` with the counts of a changed queue, `nodes` with the number of nodes. With
 /// `Last-Event-ID`, the stream starts with the changes since then, or with all queues if they are unknown. A slow
 /// client also receives all queues again. The stream ends after an hour: reconnect. One client may use at most an
-/// eighth of the server's connections for streams.
+/// eighth of the server's connections for streams and waits.
 #[utoipa::path(get, path = "/events", tag = "events",
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "continue after this event")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
@@ -244,7 +244,7 @@ async fn events(
     QueryParams(params): QueryParams<EventParams>,
 ) -> Result<Response> {
     let after = match headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok())) {
-        Some(None) => return Err(Problem::invalid("Last-Event-ID", "is the number of an event")),
+        Some(None) => return Err(Problem::invalid("Last-Event-ID", "must be the number of an event")),
         Some(after) => after,
         None => None,
     };

@@ -12,16 +12,16 @@ use utoipa_axum::routes;
 
 use super::push::{COMMAND, due};
 use super::{Problems, next_link, page_size};
+use crate::audit::AuditNote;
 use crate::identity::{Identity, Operator};
-use crate::json::{Json, NoBody, PathParam, QueryParams};
+use crate::json::{JobParam, Json, NoBody, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::JobView;
 use duly::Error;
 use duly::Filter;
-use duly::admin::JobEdit;
-use duly::admin::Why;
-use duly::{JobId, JobRecord, Priority};
+use duly::admin::{CancelResult, JobEdit, Why};
+use duly::{JobId, JobRecord, Priority, State as JobState};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -64,8 +64,8 @@ async fn list(
     let query = [("filter", filter.clone()), ("limit", limit.map(|limit| limit.to_string()))];
     let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| parameter_error("filter", error))?;
     identity.require_for_filter(&filter)?;
-    (filter.limit, filter.cursor) = (page_size(limit), cursor);
-    let page = app.duly.list(filter).await?;
+    (filter.limit, filter.cursor) = (page_size(limit)?, cursor);
+    let page = app.duly.jobs().list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next_cursor.as_deref());
     let jobs = page.jobs.iter().map(|record| JobView::new(record, &identity)).collect();
     Ok((headers, axum::Json(JobList { jobs, next: page.next_cursor })))
@@ -80,14 +80,27 @@ pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
 }
 
 pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord> {
-    let record = app.duly.get(id).await?;
+    let record = app.duly.jobs().get(id).await?;
     Ok(record.ok_or_else(|| Error::not_found("job", id))?)
+}
+
+/// Returns a 403 if the job runs a program and the server does not accept that.
+pub(crate) async fn check_command_job(app: &App, id: JobId) -> Result<()> {
+    if app.options.commands {
+        return Ok(());
+    }
+    match app.duly.jobs().get(id).await?.is_some_and(|record| record.job.kind == COMMAND) {
+        true => Err(Problem::forbidden(
+            "jobs that run commands cannot be started or changed over HTTP; start the server with --allow-commands to allow it",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Get a job with its history
 #[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = JobView), Problems))]
-async fn get(State(app): AppState, identity: Identity, PathParam(id): PathParam<JobId>) -> Result<axum::Json<JobView>> {
+async fn get(State(app): AppState, identity: Identity, JobParam(id): JobParam) -> Result<axum::Json<JobView>> {
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
 
@@ -114,24 +127,24 @@ struct EditBody {
 async fn edit(
     State(app): AppState,
     Operator(identity): Operator,
-    PathParam(id): PathParam<JobId>,
+    note: AuditNote,
+    JobParam(id): JobParam,
     Json(body): Json<EditBody>,
 ) -> Result<axum::Json<JobView>> {
     let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     // Checked before the first change: a refused request changes nothing.
     at.check()?;
     let reschedules = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
-    if body.args.is_some() && find_job(&app, id).await?.job.kind == COMMAND && !app.options.commands {
-        return Err(Problem::forbidden(
-            "jobs that run programs are not changed over HTTP; start the server with --allow-commands",
-        ));
+    if body.args.is_some() || reschedules {
+        check_command_job(&app, id).await?;
     }
     if body.args.is_some() || body.priority.is_some() {
         let args = body.args.map(|args| args.get().to_owned());
-        app.duly.edit(id, JobEdit::new().args(args).priority(body.priority)).await?;
+        app.duly.jobs().edit(id, JobEdit::new().args(args).priority(body.priority)).await?;
+        note.set_changed();
     }
     if reschedules {
-        app.duly.reschedule(id, at).await?;
+        app.duly.jobs().reschedule(id, at).await?;
     }
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
@@ -149,8 +162,8 @@ struct WhyView {
 /// Explain why a job is not running
 #[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = WhyView), Problems))]
-async fn why(State(app): AppState, _: Identity, PathParam(id): PathParam<JobId>) -> Result<axum::Json<WhyView>> {
-    match app.duly.why(id).await? {
+async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Result<axum::Json<WhyView>> {
+    match app.duly.jobs().why(id).await? {
         Why::NotFound => Err(Error::not_found("job", id).into()),
         why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
     }
@@ -159,16 +172,17 @@ async fn why(State(app): AppState, _: Identity, PathParam(id): PathParam<JobId>)
 /// Delete a job that is not running
 #[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "the job is deleted"), Problems))]
-async fn remove(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>) -> Result<StatusCode> {
-    app.duly.remove(id).await?;
+async fn remove(State(app): AppState, _: Operator, JobParam(id): JobParam) -> Result<StatusCode> {
+    app.duly.jobs().remove(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Run a job now; a dead job starts over
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "the job is due now"), Problems))]
-async fn retry(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
-    app.duly.reschedule(id, duly::job::Due::Now).await?;
+async fn retry(State(app): AppState, _: Operator, JobParam(id): JobParam, _: NoBody) -> Result<StatusCode> {
+    check_command_job(&app, id).await?;
+    app.duly.jobs().reschedule(id, duly::job::Due::Now).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -191,18 +205,42 @@ struct RescheduleBody {
 async fn reschedule(
     State(app): AppState,
     _: Operator,
-    PathParam(id): PathParam<JobId>,
+    JobParam(id): JobParam,
     Json(body): Json<RescheduleBody>,
 ) -> Result<StatusCode> {
     let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
-    app.duly.reschedule(id, due).await?;
+    check_command_job(&app, id).await?;
+    app.duly.jobs().reschedule(id, due).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Cancel a running job: it ends dead with the error `cancelled`
+/// Cancel a job that has not ended
+///
+/// A job that waits ends at once. A running one is marked, and its handler notified: it ends cancelled unless it still
+/// succeeds, even if its node dies.
 #[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 202, description = "the handler has been notified"), Problems))]
-async fn cancel(State(app): AppState, _: Operator, PathParam(id): PathParam<JobId>, _: NoBody) -> Result<StatusCode> {
-    app.duly.cancel(id).await?;
-    Ok(StatusCode::ACCEPTED)
+    responses((status = 200, body = CancelResponse, description = "the job has ended"),
+              (status = 202, body = CancelResponse, description = "the job is running, and ends with its attempt"), Problems))]
+async fn cancel(
+    State(app): AppState,
+    _: Operator,
+    JobParam(id): JobParam,
+    _: NoBody,
+) -> Result<(StatusCode, axum::Json<CancelResponse>)> {
+    let (status, state, node) = match app.duly.jobs().cancel(id).await? {
+        CancelResult::Cancelling { node } => (StatusCode::ACCEPTED, JobState::Running, Some(node.to_string())),
+        CancelResult::Ended(state) => (StatusCode::OK, state, None),
+        _ => (StatusCode::OK, JobState::Cancelled, None),
+    };
+    Ok((status, axum::Json(CancelResponse { state: state.as_str(), node })))
+}
+
+/// The state of a job after a cancel.
+#[derive(Serialize, ToSchema)]
+struct CancelResponse {
+    /// `cancelled`, or `running` until its attempt ends. `done` or `dead` if it had ended before.
+    state: &'static str,
+    /// The node that runs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
 }

@@ -9,8 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Problems;
 use super::stats::Quantiles;
+use super::{Problems, positive};
 use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Result;
@@ -39,6 +39,8 @@ struct KindView {
     retried: u64,
     buried: u64,
     released: u64,
+    /// Attempts that did not succeed, at jobs that were cancelled.
+    cancelled: u64,
     lateness: Quantiles,
     duration: Quantiles,
 }
@@ -69,7 +71,7 @@ async fn kinds(
     _: Identity,
     QueryParams(params): QueryParams<KindParams>,
 ) -> Result<axum::Json<KindsView>> {
-    let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
+    let hours = positive("hours", params.hours, KIND_HOURS_MAX, KIND_HOURS_MAX)?;
     let all = totals_by_kind(app.duly.kind_stats(hours).await?);
     let view = |(kind, counters): (String, StatCounters)| KindView {
         kind,
@@ -77,6 +79,7 @@ async fn kinds(
         retried: counters.retried,
         buried: counters.buried,
         released: counters.released,
+        cancelled: counters.cancelled,
         lateness: Quantiles::new(&counters.lateness),
         duration: Quantiles::new(&counters.duration),
     };

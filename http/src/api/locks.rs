@@ -12,15 +12,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Problems, next_link};
+use crate::audit::AuditNote;
 use crate::identity::{Identity, Operator, Pusher};
-use crate::json::{Json, NoBody, OptionalJson, PathParam, QueryParams};
+use crate::json::{Json, OptionalJson, PathParam, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{LockView, millis};
-use duly::Error;
 use duly::bounds::DEFAULT_LOCK_TTL;
 use duly::lock::Lock;
 use duly::lock::LockOwner;
+use duly::{ConflictKind, Error};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -63,7 +64,7 @@ async fn list(
     identity: Identity,
     QueryParams(params): QueryParams<LockListParams>,
 ) -> Result<(HeaderMap, axum::Json<LockList>)> {
-    let page = app.duly.locks(params.cursor.as_deref()).await?;
+    let page = app.duly.locks().list(params.cursor.as_deref()).await?;
     let headers = next_link(&app, "/locks", &[], page.next_cursor.as_deref());
     Ok((
         headers,
@@ -115,7 +116,8 @@ struct HoldView {
 
 /// Acquire a lock
 ///
-/// The hold expires after its time: extend it with PATCH well before that, and release it with DELETE.
+/// The hold expires after its time: extend it with PATCH well before that, and release it with DELETE. A client may hold
+/// 1,000 locks at a time; beyond that it gets a 429.
 #[utoipa::path(put, path = "/locks/{name}", tag = "locks", request_body = Option<AcquireBody>,
     params(("name" = String, Path, description = "the name of the lock")),
     responses((status = 200, body = HoldView), Problems))]
@@ -129,14 +131,18 @@ async fn acquire(
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let lock =
         app.duly.lock(&*name).slots(body.slots.unwrap_or(1)).note(body.note.unwrap_or_else(|| identity.name.clone()));
+    let reservation = app.holds.begin(&identity.name)?;
     match app.duly.acquire_hold(lock, ttl, wait).await? {
-        Some(hold) => Ok(axum::Json(HoldView {
-            name: hold.name,
-            owner: hold.owner.to_string(),
-            fence: hold.fence.0,
-            slot: hold.slot,
-            ttl_ms: millis(hold.ttl),
-        })),
+        Some(hold) => {
+            reservation.confirm(&hold.name, hold.owner, hold.ttl);
+            Ok(axum::Json(HoldView {
+                name: hold.name,
+                owner: hold.owner.to_string(),
+                fence: hold.fence.0,
+                slot: hold.slot,
+                ttl_ms: millis(hold.ttl),
+            }))
+        }
         None => {
             let detail = format!("lock {name} is held by another owner; wait for it with wait_ms");
             Err(Problem::new(StatusCode::CONFLICT, "lock_busy", detail).retry_after(1))
@@ -160,9 +166,10 @@ fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner> {
 }
 
 fn not_held(name: &str) -> Problem {
-    Error::Conflict(format!(
-        "lock {name} is not held by this owner: it was released, taken over or broken, or it has expired"
-    ))
+    Error::conflict(
+        ConflictKind::LockLost,
+        format!("lock {name} is not held by this owner: it was released, taken over or broken, or it has expired; acquire it again"),
+    )
     .into()
 }
 
@@ -171,14 +178,29 @@ fn not_held(name: &str) -> Problem {
     params(("name" = String, Path, description = "the name of the lock")), responses((status = 204, description = "the hold is extended"), Problems))]
 async fn extend(
     State(app): AppState,
-    _: Pusher,
+    Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(LockName(name)): PathParam<LockName>,
     Json(body): Json<ExtendBody>,
 ) -> Result<StatusCode> {
     let ttl = body.ttl_ms.map_or(DEFAULT_LOCK_TTL, Duration::from_millis);
-    match app.duly.extend_hold(&name, parse_owner(&body.owner, "/owner")?, ttl).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(not_held(&name)),
+    let owner = parse_owner(&body.owner, "/owner")?;
+    let is_first = app.holds.is_unrecorded_extension(owner, &identity);
+    if is_first {
+        note.record();
+    }
+    match app.duly.extend_hold(&name, owner, ttl).await? {
+        true => {
+            app.holds.extend(&name, owner, ttl, &identity);
+            if is_first {
+                app.holds.set_extension_recorded(owner, &identity);
+            }
+            Ok(StatusCode::NO_CONTENT)
+        }
+        false => {
+            app.holds.remove(&name, owner);
+            Err(not_held(&name))
+        }
     }
 }
 
@@ -196,11 +218,16 @@ struct ReleaseParams {
     responses((status = 204, description = "the lock is released"), Problems))]
 async fn release(
     State(app): AppState,
-    _: Pusher,
+    Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(LockName(name)): PathParam<LockName>,
     QueryParams(params): QueryParams<ReleaseParams>,
 ) -> Result<StatusCode> {
-    match app.duly.release_hold(&name, parse_owner(&params.owner, "owner")?).await? {
+    let owner = parse_owner(&params.owner, "owner")?;
+    app.holds.note_foreign(owner, &identity, &note);
+    let released = app.duly.release_hold(&name, owner).await?;
+    app.holds.remove(&name, owner);
+    match released {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_held(&name)),
     }
@@ -212,14 +239,42 @@ struct BreakResponse {
     broken: u64,
 }
 
-/// Break a lock: end all its holds
-#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", params(("name" = String, Path, description = "the name of the lock")),
+/// The hold to end.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BreakBody {
+    /// The owner id of one hold, as the list of the lock's holders shows it; without it, all holds end.
+    #[schema(format = "uuid")]
+    owner: Option<String>,
+}
+
+/// Ends one hold of a lock, or all of them. Returns how many.
+pub(crate) async fn break_holds(app: &App, name: &str, owner: Option<LockOwner>) -> duly::Result<u64> {
+    let Some(owner) = owner else {
+        let broken = app.duly.locks().break_lock(name).await?;
+        app.holds.remove_all(name);
+        return Ok(broken);
+    };
+    let broken = app.duly.locks().break_hold(name, owner).await?;
+    app.holds.remove(name, owner);
+    Ok(broken.into())
+}
+
+/// Break a lock: end one hold, or all its holds
+#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", request_body = Option<BreakBody>, params(("name" = String, Path, description = "the name of the lock")),
     responses((status = 200, body = BreakResponse), Problems))]
 async fn break_lock(
     State(app): AppState,
     _: Operator,
+    note: AuditNote,
     PathParam(LockName(name)): PathParam<LockName>,
-    _: NoBody,
+    OptionalJson(body): OptionalJson<BreakBody>,
 ) -> Result<axum::Json<BreakResponse>> {
-    Ok(axum::Json(BreakResponse { broken: app.duly.break_lock(&name).await? }))
+    let owner = body.owner.map(|owner| parse_owner(&owner, "/owner")).transpose()?;
+    if let Some(owner) = owner {
+        note.set_owner(owner);
+    }
+    let broken = break_holds(&app, &name, owner).await?;
+    note.set_count(broken);
+    Ok(axum::Json(BreakResponse { broken }))
 }

@@ -7,6 +7,7 @@ mod calls;
 mod cron;
 mod dead;
 mod events;
+mod holds;
 mod jobs;
 mod kinds;
 mod locks;
@@ -25,9 +26,15 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use self::actions::Operations;
+pub(crate) use self::actions::{Operations, without_commands};
+pub(crate) use self::cron::check_command_rule;
 pub(crate) use self::events::Events;
+pub(crate) use self::holds::Holds;
+pub(crate) use self::jobs::check_command_job;
 pub(crate) use self::kinds::totals_by_kind;
+pub(crate) use self::locks::break_holds;
+pub(crate) use self::push::COMMAND;
+use super::problem::{Problem, Result};
 use super::server::App;
 
 /// The path of the API.
@@ -111,9 +118,17 @@ pub(super) fn problem_responses() -> BTreeMap<String, RefOr<Response>> {
     all.map(|(status, text)| (format!("Problem{status}"), RefOr::T(response(text)))).collect()
 }
 
-/// Returns the page size within bounds.
-pub(super) fn page_size(requested: Option<usize>) -> usize {
-    requested.unwrap_or(PAGE_SIZE).clamp(1, PAGE_SIZE_MAX)
+/// Returns the page size, at most the largest one; a 422 for an empty page.
+pub(super) fn page_size(requested: Option<usize>) -> Result<usize> {
+    positive("limit", requested, PAGE_SIZE, PAGE_SIZE_MAX)
+}
+
+/// Returns the number in a parameter, at most `max`; a 422 for 0.
+pub(super) fn positive<N: Copy + Ord + Default>(name: &str, requested: Option<N>, default: N, max: N) -> Result<N> {
+    match requested {
+        Some(number) if number == N::default() => Err(Problem::invalid(name, "must be greater than zero")),
+        _ => Ok(requested.unwrap_or(default).min(max)),
+    }
 }
 
 /// Returns a `Link` header to the next page.

@@ -16,9 +16,9 @@ use crate::json::{NoBody, OptionalJson, PathParam};
 use crate::problem::Result;
 use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
-use duly::Error;
 use duly::NodeId;
 use duly::admin::NodeRecord;
+use duly::{ConflictKind, Error};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
@@ -71,7 +71,7 @@ struct NodeList {
 /// List nodes
 #[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<NodeList>> {
-    let nodes = app.duly.nodes().await?.into_iter().map(NodeView::new).collect();
+    let nodes = app.duly.nodes().list().await?.into_iter().map(NodeView::new).collect();
     Ok(axum::Json(NodeList { nodes }))
 }
 
@@ -112,7 +112,11 @@ async fn stop(State(app): AppState, _: Operator, PathParam(id): PathParam<NodeId
 async fn send_command(app: &App, id: NodeId, method: &str, args: &serde_json::Value) -> Result<StatusCode> {
     let workers: u64 = app.duly.call(method, args).node(id).reply().await?;
     match workers {
-        0 => Err(Error::Conflict(format!("node {id} runs no worker")).into()),
+        0 => Err(Error::conflict(
+            ConflictKind::NoWorker,
+            format!("node {id} runs no worker; choose a node that runs one"),
+        )
+        .into()),
         _ => Ok(StatusCode::NO_CONTENT),
     }
 }

@@ -8,21 +8,23 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{PREFIX, Problems};
 use crate::identity::Pusher;
-use crate::json::{IdempotencyKey, Json};
+use crate::json::{IdempotencyKey, Json, KeyedIds};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use duly::job::{Due, UniqueConflict};
+use duly::bounds::DEFAULT_QUEUE;
+use duly::job::{Due, UniqueConflict, UniqueScope};
 use duly::{JobId, Priority};
 use duly::{Push, PushResult};
 
 /// The kind of jobs that run a program; a server accepts them only if it is configured to.
-pub(super) const COMMAND: &str = "command";
+pub(crate) const COMMAND: &str = "command";
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(push))
@@ -49,8 +51,11 @@ pub(super) struct PushBody {
     after_ms: Option<u64>,
     #[schema(value_type = Option<String>)]
     priority: Option<Priority>,
-    /// At most one unfinished job of the queue has this key.
+    /// At most one unfinished job of the same kind and queue has this key.
     unique: Option<String>,
+    /// Whether the key is unique among the jobs of the same `kind` (the default) or of the whole `queue`.
+    #[schema(value_type = Option<String>)]
+    unique_scope: Option<UniqueScope>,
     /// The policy for an existing job with the same key: `keep` it (the default), or `replace` it if it is waiting.
     on_conflict: Option<OnConflict>,
     /// A UUID chosen by the client: pushing the same id again is a no-op.
@@ -97,10 +102,10 @@ impl PushedView {
 }
 
 impl PushBody {
-    /// Builds the push; `key` determines the id if the request has none.
-    pub(super) fn into_push(self, app: &App, key: Option<String>) -> Result<Push> {
+    /// Builds the push; `keyed_id` is its id if the request has none.
+    pub(super) fn into_push(self, app: &App, keyed_id: Option<JobId>) -> Result<Push> {
         if self.kind == COMMAND && !app.options.commands {
-            let detail = "jobs that run programs are not pushed over HTTP; start the server with --allow-commands if you want that";
+            let detail = "jobs that run commands cannot be pushed over HTTP; start the server with --allow-commands to allow them";
             return Err(Problem { errors: vec![], ..Problem::forbidden(detail) });
         }
         let due = self.due()?;
@@ -111,10 +116,11 @@ impl PushBody {
             Due::After(delay) => push.after(delay),
             _ => push,
         };
-        push = set_if_some(push, self.id.or_else(|| key.map(|key| JobId::from_name(&key))), Push::id);
+        push = set_if_some(push, self.id.or(keyed_id), Push::id);
         push = set_if_some(push, self.queue, |push, queue| push.queue(queue));
         push = set_if_some(push, self.priority, Push::priority);
         push = set_if_some(push, self.unique, |push, unique| push.unique(unique));
+        push = set_if_some(push, self.unique_scope, Push::unique_scope);
         push = match self.on_conflict {
             Some(OnConflict::Replace) => push.on_conflict(UniqueConflict::Replace),
             _ => push,
@@ -125,9 +131,49 @@ impl PushBody {
         Ok(set_if_some(push, self.traceparent, |push, traceparent| push.traceparent(traceparent)))
     }
 
+    /// Returns the queue into which the job goes.
+    pub(super) fn queue(&self) -> &str {
+        self.queue.as_deref().unwrap_or(DEFAULT_QUEUE)
+    }
+
+    /// Returns the fingerprint of kind and args.
+    pub(super) fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(&self.kind, self.args.as_ref().map_or("null", |args| args.get()))
+    }
+
     fn due(&self) -> Result<Due> {
         due("", self.due.as_deref(), self.due_ms, self.after_ms)
     }
+}
+
+pub(super) fn fingerprint(kind: &str, args: &str) -> [u8; 32] {
+    Sha256::new().chain_update(kind).chain_update([0]).chain_update(args).finalize().into()
+}
+
+/// Returns a 409 if the job that a push with a key has found is another one: its client has used the key before, and
+/// this server has not seen or has forgotten it.
+pub(super) async fn check_existing(
+    app: &App,
+    key: &str,
+    pushed: impl IntoIterator<Item = (JobId, [u8; 32], PushResult)>,
+) -> Result<()> {
+    // A server that has pushed with the key need not compare: middleware or an edit may have changed the jobs.
+    if app.idempotency_keys.is_confirmed(key) {
+        return Ok(());
+    }
+    for (id, expected, pushed) in pushed {
+        if !matches!(pushed, PushResult::Existing(existing) if existing == id) {
+            continue;
+        }
+        // A job that is no longer kept cannot be compared.
+        let found = app.duly.jobs().get(id).await?;
+        if found.is_some_and(|record| fingerprint(&record.job.kind, &record.job.args) != expected) {
+            let detail = format!("this key belongs to job {id}, which differs from this one; use a new key");
+            return Err(Problem::new(StatusCode::CONFLICT, "key_taken", detail));
+        }
+    }
+    app.idempotency_keys.confirm(key);
+    Ok(())
 }
 
 /// Applies a builder method if there is a value.
@@ -145,7 +191,7 @@ pub(super) fn due(prefix: &str, at: Option<&str>, at_ms: Option<i64>, after_ms: 
         (Some(text), None, None) => Ok(Due::At(parse_time(text).map_err(|problem| problem.prefix_pointers(prefix))?)),
         (None, Some(at), None) => Ok(Due::At(from_unix_ms(at))),
         (None, None, Some(after)) => Ok(Due::After(Duration::from_millis(after))),
-        _ => Err(Problem::invalid(format!("{prefix}/due"), "say it in one way: due, due_ms or after_ms")),
+        _ => Err(Problem::invalid(format!("{prefix}/due"), "use only one of due, due_ms and after_ms")),
     }
 }
 
@@ -160,7 +206,7 @@ fn parse_time(text: &str) -> Result<SystemTime> {
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     parsed
         .map(SystemTime::from)
-        .map_err(|_| Problem::invalid("/due", "not a moment in RFC 3339, such as 2030-01-01T00:00:00Z"))
+        .map_err(|_| Problem::invalid("/due", "not a time in RFC 3339; write it as 2030-01-01T00:00:00Z"))
 }
 
 /// Push a job
@@ -172,12 +218,20 @@ fn parse_time(text: &str) -> Result<SystemTime> {
               (status = 200, body = PushedView, description = "the job existed already; nothing was changed"), Problems))]
 async fn push(
     State(app): AppState,
-    _: Pusher,
+    Pusher(identity): Pusher,
     IdempotencyKey(key): IdempotencyKey,
     Json(body): Json<PushBody>,
 ) -> Result<Response> {
-    let job = body.into_push(&app, key)?;
+    let fingerprint = body.fingerprint();
+    let job = body.into_push(&app, key.as_ref().map(KeyedIds::id))?;
+    job.check()?;
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [job.job_queue()]).await?;
+    let id = job.job_id();
     let pushed = app.duly.push(job).await?;
+    queues.confirm();
+    if let Some(key) = key {
+        check_existing(&app, &key.key, [(id, fingerprint, pushed)]).await?;
+    }
     let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };
     let location = app.link(&format!("{PREFIX}/jobs/{}", pushed.id()));
     Ok((status, [(header::LOCATION, location)], axum::Json(PushedView::new(pushed))).into_response())

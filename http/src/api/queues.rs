@@ -1,19 +1,21 @@
-//! Queues: counts, pause and resume, capacity, clear.
+//! Queues: counts, pause and resume, capacity, clear, remove.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{PreconditionFailed, Problems};
+use crate::audit::AuditNote;
+use crate::bulk_task::BulkTask;
 use crate::etag::{self, IfMatch};
 use crate::identity::{Identity, Operator};
-use crate::json::{Json, NoBody, PathParam, QueryParams};
+use crate::json::{self, Json, NoBody, PathParam, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::QueueView;
@@ -24,7 +26,7 @@ use duly::job::check_name;
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(get, set_capacity))
+        .routes(routes!(get, set_capacity, remove))
         .routes(routes!(clear))
         .routes(routes!(pause))
         .routes(routes!(resume))
@@ -58,7 +60,7 @@ struct ChangeResponse {
 /// List queues with their job counts
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<QueueList>> {
-    let queues = app.duly.counts().await?.iter().map(QueueView::new).collect();
+    let queues = app.duly.queues().counts().await?.iter().map(QueueView::new).collect();
     Ok(axum::Json(QueueList { queues }))
 }
 
@@ -70,7 +72,7 @@ async fn get(
     _: Identity,
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<QueueView>)> {
-    let all = app.duly.counts().await?;
+    let all = app.duly.queues().counts().await?;
     let one = all.iter().find(|counts| counts.queue == name).ok_or_else(|| Error::not_found("queue", name))?;
     Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::new(one))))
 }
@@ -80,11 +82,14 @@ async fn get(
     params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn pause(
     State(app): AppState,
-    _: Operator,
+    Operator(identity): Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<ChangeResponse>> {
-    Ok(axum::Json(ChangeResponse { changed: app.duly.pause_queue(&name).await? }))
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [&*name]).await?;
+    let changed = app.duly.queues().pause(&name).await?;
+    queues.confirm();
+    Ok(axum::Json(ChangeResponse { changed }))
 }
 
 /// Resume a queue
@@ -96,43 +101,63 @@ async fn resume(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<ChangeResponse>> {
-    Ok(axum::Json(ChangeResponse { changed: app.duly.resume_queue(&name).await? }))
+    Ok(axum::Json(ChangeResponse { changed: app.duly.queues().resume(&name).await? }))
 }
 
 /// The capacity of a queue; an absent or null value means no limit.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CapacityBody {
-    /// The most unfinished jobs.
-    capacity_jobs: Option<u64>,
-    /// The most bytes of args of unfinished jobs.
-    capacity_bytes: Option<u64>,
+    /// The most unfinished jobs; unchanged if absent, no limit if null.
+    #[serde(default, deserialize_with = "json::present")]
+    #[schema(value_type = Option<u64>)]
+    capacity_jobs: Option<Option<u64>>,
+    /// The most bytes of args of unfinished jobs; unchanged if absent, no limit if null.
+    #[serde(default, deserialize_with = "json::present")]
+    #[schema(value_type = Option<u64>)]
+    capacity_bytes: Option<Option<u64>>,
 }
 
 /// Set the capacity of a queue: a push beyond it is refused
 ///
 /// With `If-Match`, settings that have changed since give a 412 with the code `changed`. The check precedes the change
-/// and is not atomic with it: of two requests at the same moment, both may succeed.
+/// and is not atomic with it: two requests at the same moment may both succeed.
 #[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = CapacityBody,
     params(("queue" = String, Path, description = "the name of the queue"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the settings to change")),
     responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new version of its settings, for If-Match"))), Problems, PreconditionFailed))]
 async fn set_capacity(
     State(app): AppState,
-    _: Operator,
+    Operator(identity): Operator,
     headers: HeaderMap,
     PathParam(Name(name)): PathParam<Name>,
     Json(body): Json<CapacityBody>,
 ) -> Result<(HeaderMap, axum::Json<ChangeResponse>)> {
-    let counts = app.duly.counts().await?;
+    let counts = app.duly.queues().counts().await?;
     let current = counts.iter().find(|counts| counts.queue == name);
     IfMatch::from_headers(&headers)?
         .check(current.map(|queue| etag::for_queue(queue.paused, queue.capacity)).as_deref())?;
-    let capacity = Capacity::unlimited().jobs(body.capacity_jobs).bytes(body.capacity_bytes);
-    let changed = app.duly.set_capacity(&name, capacity).await? != capacity;
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [&*name]).await?;
+    let before = current.map_or_else(Capacity::unlimited, |queue| queue.capacity);
+    let capacity = Capacity::unlimited()
+        .jobs(body.capacity_jobs.unwrap_or(before.jobs))
+        .bytes(body.capacity_bytes.unwrap_or(before.bytes));
+    let changed = app.duly.queues().set_capacity(&name, capacity).await? != capacity;
+    queues.confirm();
     // If a client pauses the queue at the same time, this tag is outdated, and a change with it fails.
     let tag = etag::for_queue(current.is_some_and(|queue| queue.paused), capacity);
     Ok((etag::header(&tag), axum::Json(ChangeResponse { changed })))
+}
+
+/// Remove a queue without jobs, with its settings and statistics
+///
+/// A queue with jobs, cron rules or a worker gives a 409. A later push creates the queue again. The ids of its jobs are
+/// forgotten: a push repeated with one of them, or with its `Idempotency-Key`, is a new job.
+#[utoipa::path(delete, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "the name of the queue")),
+    responses((status = 204, description = "the queue is removed"), Problems))]
+async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
+    app.duly.queues().remove(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -160,13 +185,18 @@ struct ClearResponse {
 async fn clear(
     State(app): AppState,
     _: Operator,
+    note: AuditNote,
     PathParam(Name(name)): PathParam<Name>,
     QueryParams(params): QueryParams<ClearParams>,
 ) -> Result<axum::Json<ClearResponse>> {
     if params.confirm != name {
-        return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
+        return Err(Problem::invalid("confirm", "must be the name of the queue, to confirm that you want to clear it"));
     }
-    let done = app.duly.clear_queue(name).run().await?;
+    let clearing = BulkTask::start(&app, &note, app.duly.queues().clear(name), |_| {}).await;
+    let Some(done) = clearing.wait().await? else {
+        let detail = "clearing takes longer than a request may; it continues, and the audit log shows its end";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", detail));
+    };
     Ok(axum::Json(ClearResponse {
         removed: done.applied,
         skipped: done.skipped_running + done.skipped_moving + done.skipped_changed,

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Problems;
+use super::{Problems, positive};
 use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Result;
@@ -37,10 +37,10 @@ struct Stats {
 /// Get the totals of the store
 #[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
 async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
-    let counts = app.duly.counts().await?;
+    let counts = app.duly.queues().counts().await?;
     let oldest = counts.iter().filter_map(|queue| queue.oldest_ready).min();
     let queues: Vec<QueueView> = counts.iter().map(QueueView::new).collect();
-    let nodes = app.duly.nodes().await?.iter().filter(|node| node.alive).count();
+    let nodes = app.duly.nodes().list().await?.iter().filter(|node| node.alive).count();
     let durability = app.duly.health().await?.durability;
     let sum = |of: fn(&QueueView) -> u64| queues.iter().map(of).sum();
     let total = QueueView {
@@ -52,6 +52,7 @@ async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
         running: sum(|queue| queue.running),
         done: sum(|queue| queue.done),
         dead: sum(|queue| queue.dead),
+        cancelled: sum(|queue| queue.cancelled),
         bytes: sum(|queue| queue.bytes),
         oldest: oldest.map(rfc3339),
         oldest_ms: oldest.map(unix_ms),
@@ -85,6 +86,8 @@ struct PointView {
     released: u64,
     /// Jobs taken back from dead nodes.
     taken_back: u64,
+    /// Jobs that ended cancelled, whether they waited or ran.
+    cancelled: u64,
     lateness: Quantiles,
     duration: Quantiles,
 }
@@ -118,8 +121,8 @@ async fn history(
     _: Identity,
     QueryParams(params): QueryParams<HistoryParams>,
 ) -> Result<axum::Json<HistoryView>> {
-    let minutes = params.minutes.unwrap_or(60).clamp(1, HISTORY_MINUTES_MAX);
-    let history = app.duly.history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
+    let minutes = positive("minutes", params.minutes, 60, HISTORY_MINUTES_MAX)?;
+    let history = app.duly.queues().history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
     let point = |point: HistoryPoint| PointView {
         minute: rfc3339(point.minute),
         minute_ms: unix_ms(point.minute),
@@ -130,6 +133,7 @@ async fn history(
         buried: point.counters.buried,
         released: point.counters.released,
         taken_back: point.counters.taken_back,
+        cancelled: point.counters.cancelled,
         lateness: Quantiles::new(&point.counters.lateness),
         duration: Quantiles::new(&point.counters.duration),
     };

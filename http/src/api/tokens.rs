@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 
 use super::Problems;
 use super::queues::Name;
+use crate::audit::AuditNote;
 use crate::identity::Admin;
 use crate::json::{Json, PathParam};
 use crate::problem::Result;
@@ -75,7 +76,7 @@ struct Tokens {
 /// List tokens that have not expired, without their secrets
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = Tokens), Problems))]
 async fn list(State(app): AppState, _: Admin) -> Result<axum::Json<Tokens>> {
-    Ok(axum::Json(Tokens { tokens: app.duly.tokens().await?.iter().map(TokenView::new).collect() }))
+    Ok(axum::Json(Tokens { tokens: app.duly.tokens().list().await?.iter().map(TokenView::new).collect() }))
 }
 
 /// A token to create.
@@ -104,10 +105,12 @@ struct CreatedToken {
 async fn create(
     State(app): AppState,
     _: Admin,
+    note: AuditNote,
     Json(body): Json<CreateTokenBody>,
 ) -> Result<(StatusCode, axum::Json<CreatedToken>)> {
+    note.set_target(&body.name);
     let lifetime = body.lifetime_ms.map(Duration::from_millis);
-    let secret = app.duly.create_token(&body.name, body.role, lifetime).await?;
+    let secret = app.duly.tokens().create(&body.name, body.role, lifetime).await?;
     app.tokens.clear();
     let created = CreatedToken { name: body.name, role: body.role, token: secret.as_str().to_owned() };
     Ok((StatusCode::CREATED, axum::Json(created)))
@@ -117,7 +120,7 @@ async fn create(
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "the name of the token")),
     responses((status = 204, description = "the token is removed"), Problems))]
 async fn remove(State(app): AppState, _: Admin, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
-    app.duly.remove_token(&name).await?;
+    app.duly.tokens().remove(&name).await?;
     app.tokens.clear();
     Ok(StatusCode::NO_CONTENT)
 }

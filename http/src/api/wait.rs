@@ -17,11 +17,12 @@ use super::Problems;
 use super::jobs::find_job;
 use crate::credential::Credential;
 use crate::identity::Identity;
-use crate::json::{PathParam, QueryParams};
+use crate::json::{JobParam, QueryParams};
 use crate::problem::Result;
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::streams::{STREAM_MAX, StreamSlot};
 use crate::views::JobView;
+use crate::waits::{WaitKind, WaitSlot};
 use duly::Error;
 use duly::JobId;
 
@@ -40,11 +41,11 @@ struct WaitParams {
     timeout_ms: Option<u64>,
 }
 
-/// Wait until a job is done or dead
+/// Wait until a job is done, dead or cancelled
 ///
 /// Returns the job in its state at that time; 404 for a done job that is not kept. With `Accept: text/event-stream`,
 /// returns server-sent events: `job` with the current state, then `job` when it has ended, or `gone` if it is no
-/// longer stored. One client may use at most an eighth of the server's connections for streams.
+/// longer stored. One client may use at most an eighth of the server's connections for streams and waits.
 #[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
     params(("id" = String, Path, description = "the job's id"), WaitParams),
     responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
@@ -53,7 +54,7 @@ async fn wait(
     identity: Identity,
     credential: Credential,
     headers: HeaderMap,
-    PathParam(id): PathParam<JobId>,
+    JobParam(id): JobParam,
     QueryParams(params): QueryParams<WaitParams>,
 ) -> Result<Response> {
     let timeout = params.timeout_ms.map(Duration::from_millis);
@@ -62,7 +63,8 @@ async fn wait(
         let slot = StreamSlot::acquire(&app, &identity, credential)?;
         return stream_job(app, identity, slot, id, timeout.unwrap_or(STREAM_MAX)).await;
     }
-    let record = match tokio::time::timeout(timeout.unwrap_or(WAIT).min(WAIT_MAX), app.duly.wait(id)).await {
+    let _slot = WaitSlot::acquire(&app, &identity, &credential, WaitKind::Watch)?;
+    let record = match tokio::time::timeout(timeout.unwrap_or(WAIT).min(WAIT_MAX), app.duly.jobs().wait(id)).await {
         Ok(ended) => ended?.ok_or_else(|| Error::not_found("job", id))?,
         Err(_) => find_job(&app, id).await?,
     };
@@ -92,7 +94,7 @@ async fn stream_job(
         let (event, next) = match state {
             StreamState::First(job) if ended => (job_event(&job), StreamState::Finished),
             StreamState::First(job) => (job_event(&job), StreamState::Waiting),
-            StreamState::Waiting => match tokio::time::timeout(timeout, app.duly.wait(id)).await {
+            StreamState::Waiting => match tokio::time::timeout(timeout, app.duly.jobs().wait(id)).await {
                 Ok(Ok(Some(record))) => (job_event(&JobView::new(&record, &identity)), StreamState::Finished),
                 Ok(Ok(None)) => {
                     (Event::default().event("gone").data(format!("{{\"id\":\"{id}\"}}")), StreamState::Finished)

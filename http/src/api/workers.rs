@@ -12,13 +12,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use crate::identity::Pusher;
+use super::push::COMMAND;
+use crate::audit::AuditNote;
+use crate::identity::{Identity, Pusher};
 use crate::json::{Json, OptionalJson, PathParam};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{HeldView, millis};
 use duly::bounds::LOG_LINES_MAX;
-use duly::worker::remote::{LEASE, ReportedOutcome, Settlement};
+use duly::worker::remote::{DEFAULT_REMOTE_LEASE, RemoteNode, ReportedOutcome, Settlement};
 use duly::{Error, Fence, JobId, NodeId};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -37,7 +39,8 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 struct JoinBody {
     /// The queues of the worker.
     queues: Vec<String>,
-    /// The kinds with a handler; jobs of other kinds are deferred for other workers. All kinds if absent or empty.
+    /// The kinds with a handler; jobs of other kinds are deferred for other workers. All kinds if absent or empty, but
+    /// `command` only if the server was started with `--allow-commands`.
     #[serde(default)]
     kinds: Vec<String>,
     /// The time for which the worker keeps its jobs without a heartbeat (30,000; from 1,000 to 3,600,000).
@@ -63,20 +66,43 @@ async fn join(
     Pusher(identity): Pusher,
     Json(body): Json<JoinBody>,
 ) -> Result<(StatusCode, axum::Json<JoinResponse>)> {
-    let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
+    if !app.options.commands && body.kinds.iter().any(|kind| kind == COMMAND) {
+        let detail =
+            "jobs that run commands cannot be claimed over HTTP; start the server with --allow-commands to allow it";
+        return Err(Problem::forbidden(detail));
+    }
+    let lease = body.lease_ms.map_or(DEFAULT_REMOTE_LEASE, Duration::from_millis);
+    let queues = body.queues.iter().map(String::as_str);
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, queues).await?;
     let joined = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await;
     let node = joined.map_err(|error| match error {
         Error::Invalid { field: "lease", reason, .. } => Problem::invalid("/lease_ms", reason),
         error => error.into(),
     })?;
+    queues.confirm();
     let joined = JoinResponse { id: node.id().to_string(), lease_ms: millis(lease), heartbeat_ms: millis(lease / 3) };
     Ok((StatusCode::CREATED, axum::Json(joined)))
+}
+
+/// Returns the node of a request. Operators may act for the node of another client, which is recorded.
+fn find_node(app: &App, id: NodeId, identity: &Identity, note: &AuditNote) -> Result<Arc<RemoteNode>> {
+    let node = app.remote_nodes.get(id, identity.node_scope())?;
+    if node.joined_by() != identity.name {
+        note.record();
+    }
+    Ok(node)
 }
 
 /// Leave: other workers get the held jobs at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "the node has left"), Problems))]
-async fn leave(State(app): AppState, Pusher(identity): Pusher, PathParam(id): PathParam<NodeId>) -> Result<StatusCode> {
+async fn leave(
+    State(app): AppState,
+    Pusher(identity): Pusher,
+    note: AuditNote,
+    PathParam(id): PathParam<NodeId>,
+) -> Result<StatusCode> {
+    find_node(&app, id, &identity, &note)?;
     app.remote_nodes.leave(id, identity.node_scope()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -85,7 +111,8 @@ async fn leave(State(app): AppState, Pusher(identity): Pusher, PathParam(id): Pa
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ClaimBody {
-    /// The most jobs (1, at most 1,000).
+    /// The most jobs (1, at most 1,000). The response has fewer if their args exceed 4 MiB, and none while the worker
+    /// holds 2,000 jobs.
     max: Option<usize>,
     /// The longest wait for the first job (0; at most two thirds of the lease).
     wait_ms: Option<u64>,
@@ -105,11 +132,12 @@ struct ClaimResponse {
 async fn claim(
     State(app): AppState,
     Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<ClaimBody>,
 ) -> Result<axum::Json<ClaimResponse>> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
-    let held = app.remote_nodes.get(id, identity.node_scope())?.claim(body.max.unwrap_or(1), wait).await?;
+    let held = find_node(&app, id, &identity, &note)?.claim(body.max.unwrap_or(1), wait).await?;
     Ok(axum::Json(ClaimResponse { jobs: held.iter().map(|held| HeldView::new(held)).collect() }))
 }
 
@@ -142,10 +170,11 @@ struct HeartbeatResponse {
 async fn heartbeat(
     State(app): AppState,
     Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<HeartbeatBody>,
 ) -> Result<axum::Json<HeartbeatResponse>> {
-    let reply = app.remote_nodes.get(id, identity.node_scope())?.heartbeat(body.held.as_deref()).await?;
+    let reply = find_node(&app, id, &identity, &note)?.heartbeat(body.held.as_deref()).await?;
     let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
     let (lost, cancel) = (text(reply.lost), text(reply.cancel));
     Ok(axum::Json(HeartbeatResponse { lost, cancel, quiet: reply.quiet, stop: reply.stop }))
@@ -219,6 +248,7 @@ struct SettleResponse {
 async fn settle(
     State(app): AppState,
     Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<SettleBody>,
 ) -> Result<axum::Json<SettleResponse>> {
@@ -228,7 +258,7 @@ async fn settle(
         Ok(settlement)
     };
     let settlements = body.outcomes.into_iter().enumerate().map(check).collect::<Result<_>>()?;
-    let lost = app.remote_nodes.get(id, identity.node_scope())?.settle(settlements).await?;
+    let lost = find_node(&app, id, &identity, &note)?.settle(settlements).await?;
     Ok(axum::Json(SettleResponse { lost: lost.iter().map(JobId::to_string).collect() }))
 }
 
@@ -257,16 +287,18 @@ struct ProgressBody {
 async fn progress(
     State(app): AppState,
     Pusher(identity): Pusher,
+    note: AuditNote,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<ProgressBody>,
 ) -> Result<axum::Json<SettleResponse>> {
     if body.lines.len() > LOG_LINES_MAX {
-        return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
+        return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} in one request")));
+    }
+    if body.fraction.is_some_and(|fraction| !(0.0..=1.0).contains(&fraction)) {
+        return Err(Problem::invalid("/fraction", "must be from 0 to 1"));
     }
     let progress = body.fraction.map(|fraction| (fraction, body.message));
-    let is_held = app
-        .remote_nodes
-        .get(id, identity.node_scope())?
+    let is_held = find_node(&app, id, &identity, &note)?
         .record_progress(body.id, Fence(body.fence), progress, body.lines)
         .await?;
     Ok(axum::Json(SettleResponse { lost: if is_held { Vec::new() } else { vec![body.id.to_string()] } }))

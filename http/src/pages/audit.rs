@@ -4,12 +4,12 @@ use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
-use super::display::Moment;
+use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, render};
 use crate::identity::Identity;
 use crate::server::AppState;
-use duly::admin::Role;
+use duly::admin::{AuditOutcome, Role};
 
 /// The page size.
 const PAGE_SIZE: usize = 100;
@@ -26,8 +26,11 @@ struct AuditRow {
     at: Moment,
     actor: String,
     action: String,
+    target: String,
+    filter: String,
+    count: String,
     address: String,
-    refused: bool,
+    outcome: AuditOutcome,
 }
 
 #[derive(Deserialize, Default)]
@@ -45,7 +48,7 @@ pub(super) async fn list(
 ) -> PageResult {
     identity.require(Role::Operator)?;
     let layout = layout.with_title("/audit", "Audit");
-    let found = app.duly.audit_entries(params.before.parse().ok(), PAGE_SIZE).await?;
+    let found = app.duly.audit().list(params.before.parse().ok(), PAGE_SIZE).await?;
     let next = found
         .last()
         .filter(|last| found.len() == PAGE_SIZE && last.number > 0)
@@ -54,8 +57,11 @@ pub(super) async fn list(
         at: layout.moment(record.at),
         actor: record.entry.actor,
         action: record.entry.action,
+        target: record.entry.target.unwrap_or_default(),
+        filter: record.entry.filter.unwrap_or_default(),
+        count: record.entry.count.map(display::count).unwrap_or_default(),
         address: record.entry.address.unwrap_or_default(),
-        refused: record.entry.status >= 400,
+        outcome: record.entry.outcome,
     });
     let rows = rows.collect();
     render(&AuditPage { layout, rows, next: next.unwrap_or_default() })

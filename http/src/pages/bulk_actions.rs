@@ -1,6 +1,8 @@
 //! Actions on many jobs: the selected ones, or all that match a filter. A confirmation shows their number, and the
 //! action never changes more.
 
+use std::sync::Arc;
+
 use askama::Template;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -8,15 +10,18 @@ use axum::http::StatusCode;
 
 use super::layout::Layout;
 use super::{PageResult, display, redirect_with_flash, render, render_with_status};
+use crate::api::{check_command_job, without_commands};
+use crate::audit::AuditNote;
+use crate::bulk_task::BulkTask;
 use crate::identity::Identity;
 use crate::problem::{Problem, Result};
-use crate::server::AppState;
+use crate::server::{App, AppState};
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
+use duly::JobId;
 use duly::admin::Role;
 use duly::job::Due;
-use duly::{JobId, State as JobState};
 
 /// The most selected jobs: more than a page shows.
 const SELECTED_MAX: usize = 500;
@@ -70,13 +75,16 @@ impl BulkAction {
     fn explanation(self) -> &'static str {
         match self {
             BulkAction::Retry => {
-                "Each is due now; dead ones start over, with their history kept. Those that run are left alone, and done ones \
-                 unless they were asked for by state:done."
+                "Each becomes due now. Dead jobs start over and keep their history. Running jobs are left alone; done and \
+                 cancelled jobs too, unless the filter has state:done or state:cancelled."
             }
             BulkAction::Cancel => {
-                "Each is told to stop, and ends dead with the error \"cancelled\". Those that do not run are left alone."
+                "They do not run again. The handlers of running jobs are told to stop, and may still succeed. Done and dead \
+                 jobs are left alone."
             }
-            BulkAction::Remove => "They are gone for good, with their history. Those that run are left alone.",
+            BulkAction::Remove => {
+                "The jobs and their history are deleted. This cannot be undone. Running jobs are left alone."
+            }
         }
     }
 }
@@ -115,7 +123,7 @@ fn parse_form(body: &[u8]) -> Result<BulkForm> {
     let mut all = String::new();
     for (at, (name, value)) in form_fields(body).enumerate() {
         if at == FIELDS_MAX || form.ids.len() > SELECTED_MAX {
-            return Err(Problem::invalid("id", format!("at most {SELECTED_MAX} jobs; use a filter to mean more")));
+            return Err(Problem::invalid("id", format!("at most {SELECTED_MAX} jobs; use a filter to select more")));
         }
         match name.as_str() {
             "do" => form.action = value,
@@ -147,32 +155,48 @@ fn form_fields(body: &[u8]) -> impl Iterator<Item = (String, String)> + '_ {
 }
 
 /// `POST /jobs/actions`
-pub(super) async fn run(State(app): AppState, identity: Identity, layout: Layout, body: Bytes) -> PageResult {
+pub(super) async fn run(
+    State(app): AppState,
+    identity: Identity,
+    note: AuditNote,
+    layout: Layout,
+    body: Bytes,
+) -> PageResult {
     identity.require(Role::Operator)?;
     let form = parse_form(&body)?;
-    let layout = layout.with_title("/jobs", "Sure?");
     let (name, all) = match form.action.strip_suffix("-all") {
         Some(name) => (name, true),
         None => (form.action.as_str(), false),
     };
     let Some(action) = BulkAction::parse(name) else {
-        return Err(Problem::invalid("do", "choose what to do: retry, cancel or remove"));
+        return Err(Problem::invalid("do", "choose an action: retry, cancel or remove"));
     };
+    let layout = layout.with_title("/jobs", format!("{} jobs?", action.label()));
     let next = super::local_path_or(&form.next, "/jobs").to_owned();
+    note.set_name(format!("jobs.{}", action.as_str()));
     if all {
-        run_for_all(&app.duly, layout, action, form, next).await
+        run_for_all(&app, &note, layout, action, form, next).await
     } else {
-        run_for_selected(&app.duly, layout, action, form, next).await
+        run_for_selected(&app, &note, layout, action, form, next).await
     }
 }
 
-async fn run_for_selected(duly: &Duly, layout: Layout, action: BulkAction, form: BulkForm, next: String) -> PageResult {
+async fn run_for_selected(
+    app: &App,
+    note: &AuditNote,
+    layout: Layout,
+    action: BulkAction,
+    form: BulkForm,
+    next: String,
+) -> PageResult {
     let ids: Vec<JobId> = form.ids.iter().map(|id| id.parse()).collect::<Result<_, Error>>()?;
     if ids.is_empty() {
         return Err(Problem::invalid("id", "select at least one job first"));
     }
+    note.set_target(ids.iter().map(JobId::to_string).collect::<Vec<_>>().join(" "));
     // A retry is harmless, and needs no confirmation.
     if action != BulkAction::Retry && form.confirm.is_empty() {
+        note.skip();
         let count = ids.len() as u64;
         let (q, ids) = (form.q, form.ids);
         return render(&ConfirmBulkPage {
@@ -189,11 +213,23 @@ async fn run_for_selected(duly: &Duly, layout: Layout, action: BulkAction, form:
     }
     let mut changed = 0;
     let mut refusal = None;
+    if action == BulkAction::Retry {
+        for id in &ids {
+            check_command_job(app, *id).await?;
+        }
+    }
     for id in ids {
-        match run_for_one(duly, action, id).await {
-            Ok(()) => changed += 1,
-            Err(error @ (Error::Conflict(_) | Error::NotFound { .. })) => refusal = Some(error),
-            Err(error) => return Err(error.into()),
+        match run_for_one(&app.duly, action, id).await {
+            Ok(()) => {
+                changed += 1;
+                note.add_changed(id);
+            }
+            Err(error @ (Error::Conflict { .. } | Error::NotFound { .. })) => refusal = Some(error),
+            Err(error) => {
+                // The request may have been executed.
+                note.add_changed(id);
+                return Err(error.into());
+            }
         }
     }
     match refusal {
@@ -204,18 +240,26 @@ async fn run_for_selected(duly: &Duly, layout: Layout, action: BulkAction, form:
 
 async fn run_for_one(duly: &Duly, action: BulkAction, id: JobId) -> Result<(), Error> {
     match action {
-        BulkAction::Retry => duly.reschedule(id, Due::Now).await,
-        BulkAction::Cancel => duly.cancel(id).await,
-        BulkAction::Remove => duly.remove(id).await,
+        BulkAction::Retry => duly.jobs().reschedule(id, Due::Now).await,
+        BulkAction::Cancel => duly.jobs().cancel(id).await.map(drop),
+        BulkAction::Remove => duly.jobs().remove(id).await,
     }
 }
 
-async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: BulkForm, next: String) -> PageResult {
-    let filter: Filter = form.q.parse()?;
+async fn run_for_all(
+    app: &Arc<App>,
+    note: &AuditNote,
+    layout: Layout,
+    action: BulkAction,
+    form: BulkForm,
+    next: String,
+) -> PageResult {
+    let (duly, filter): (&Duly, Filter) = (&app.duly, form.q.parse()?);
+    note.set_filter(&form.q);
     let bulk = match action {
-        BulkAction::Retry => duly.reschedule_all(filter, Due::Now),
-        BulkAction::Cancel => duly.cancel_all(filter.state(JobState::Running)),
-        BulkAction::Remove => duly.remove_all(filter),
+        BulkAction::Retry => duly.jobs().reschedule_all(without_commands(app, filter), Due::Now),
+        BulkAction::Cancel => duly.jobs().cancel_all(filter),
+        BulkAction::Remove => duly.jobs().remove_all(filter),
     };
     let counted = bulk.dry_run().await?;
     let count = counted.matching;
@@ -232,19 +276,25 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
         error: String::new(),
     };
     let Some(confirmed) = confirmed else {
+        note.skip();
         return render(&view);
     };
     // A removal is final: the user must type the number of jobs, and the action never removes more.
     if action == BulkAction::Remove && parse_count(&form.typed) != Some(confirmed) {
-        view.error = format!("type {} to say that you mean it", display::count(count));
+        view.error = format!("type {} to confirm", display::count(count));
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
     }
     if count > confirmed {
-        view.error = format!("there were {} when this was asked; look again", display::count(confirmed));
+        view.error = format!(
+            "the filter matched {} when you were asked, and matches more now; check the number and confirm again",
+            display::count(confirmed)
+        );
         return render_with_status(StatusCode::CONFLICT, &view);
     }
-    let changed = bulk.run().await?;
-    redirect_with_flash(&view.layout, &view.next, action.flash_key(), Some(changed.applied), "")
+    match BulkTask::start(app, note, bulk, |_| {}).await.wait().await? {
+        Some(done) => redirect_with_flash(&view.layout, &view.next, action.flash_key(), Some(done.applied), ""),
+        None => redirect_with_flash(&view.layout, &view.next, "continues", None, ""),
+    }
 }
 
 fn parse_count(text: &str) -> Option<u64> {

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::display;
 use super::layout::Layout;
 use super::{PageResult, render};
+use crate::audit::AuditNote;
 use crate::identity::Identity;
 use crate::server::{App, AppState};
 use duly::admin::Role;
@@ -54,16 +55,18 @@ pub(super) struct PingForm {
 pub(super) async fn ping(
     State(app): AppState,
     identity: Identity,
+    note: AuditNote,
     layout: Layout,
     Form(form): Form<PingForm>,
 ) -> PageResult {
+    note.set_target(&form.node);
     identity.require(Role::Pusher)?;
     let id: NodeId = form.node.parse()?;
     let started = Clock::system().monotonic();
     let reply = app.duly.call("duly.ping", &()).node(id).timeout(REPLY_TIMEOUT).reply::<serde_json::Value>().await;
     let took = display::duration(Clock::system().monotonic().saturating_sub(started));
     let result = match reply {
-        Ok(reply) => (format!("answered in {took}, version {}", reply["version"].as_str().unwrap_or("unknown")), true),
+        Ok(reply) => (format!("replied in {took}, version {}", reply["version"].as_str().unwrap_or("unknown")), true),
         Err(error) => (error.to_string(), false),
     };
     render_calls(&app, layout, Some((id, result))).await
@@ -73,7 +76,7 @@ async fn render_calls(app: &App, layout: Layout, pinged: Option<(NodeId, (String
     let layout = layout.with_title("/calls", "Calls");
     let mut methods: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     let mut rows = Vec::new();
-    for node in app.duly.nodes().await?.into_iter().filter(|node| node.alive).take(ROWS_MAX) {
+    for node in app.duly.nodes().list().await?.into_iter().filter(|node| node.alive).take(ROWS_MAX) {
         let id = node.id.to_string();
         for method in &node.methods {
             methods.entry(method.clone()).or_default().push((id.clone(), node.host.clone()));

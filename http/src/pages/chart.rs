@@ -2,6 +2,7 @@
 //! cursor. Pure.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::display;
@@ -65,6 +66,8 @@ pub(super) struct Chart {
     /// Seconds since 1970.
     pub times: Vec<i64>,
     pub series: Vec<Series>,
+    /// The last interval is still running: its line is dashed, and the legend shows the one before.
+    pub ends_partial: bool,
 }
 
 impl Chart {
@@ -73,14 +76,34 @@ impl Chart {
         self.series.iter().flat_map(|series| series.values.iter().flatten()).fold(0.0, |top, value| top.max(*value))
     }
 
-    /// Returns a series as the points of an SVG polyline.
+    /// Returns the complete intervals of a series as the points of an SVG polyline.
     pub(super) fn points(&self, series: &Series) -> String {
-        points(&series.values, self.max_value(), WIDTH, HEIGHT)
+        self.points_in(series, 0..self.complete(series))
     }
 
-    /// Formats the most recent value of a series.
+    /// Returns the line to the running interval, or an empty text.
+    pub(super) fn partial_points(&self, series: &Series) -> String {
+        match self.ends_partial {
+            true => self.points_in(series, self.complete(series).saturating_sub(1)..series.values.len()),
+            false => String::new(),
+        }
+    }
+
+    /// Returns the points of these intervals, at their place in the whole chart.
+    fn points_in(&self, series: &Series, shown: Range<usize>) -> String {
+        let values = series.values.iter().enumerate().map(|(at, value)| value.filter(|_| shown.contains(&at)));
+        points(&values.collect::<Vec<_>>(), self.max_value(), WIDTH, HEIGHT)
+    }
+
+    /// Returns the number of complete intervals.
+    fn complete(&self, series: &Series) -> usize {
+        series.values.len().saturating_sub(usize::from(self.ends_partial))
+    }
+
+    /// Formats the most recent value of a series, without the running interval.
     pub(super) fn last(&self, series: &Series) -> String {
-        series.values.iter().rev().flatten().next().map_or_else(|| "–".to_owned(), |value| self.unit.format(*value))
+        let complete = series.values.iter().take(self.complete(series));
+        complete.rev().flatten().next().map_or_else(|| "–".to_owned(), |value| self.unit.format(*value))
     }
 
     /// Returns a description for screen readers.
@@ -101,7 +124,7 @@ impl Chart {
                 serde_json::json!({ "name": series.name, "class": series.class, "values": values })
             })
             .collect();
-        serde_json::json!({ "times": self.times, "series": series }).to_string()
+        serde_json::json!({ "times": self.times, "series": series, "partial": self.ends_partial }).to_string()
     }
 }
 
@@ -150,7 +173,15 @@ mod tests {
     fn chart(values: Vec<Option<f64>>) -> Chart {
         let times = (0..values.len()).map(|at| i64::try_from(at).expect("small") * 60).collect();
         let series = vec![Series { name: "p95", class: "p95", values }];
-        Chart { id: "x", title: "Lateness", unit: Unit::Millis, unit_label: "", times, series }
+        Chart { id: "x", title: "Lateness", unit: Unit::Millis, unit_label: "", times, series, ends_partial: false }
+    }
+
+    #[test]
+    fn the_running_interval_has_a_line_of_its_own() {
+        let chart = Chart { ends_partial: true, ..chart(vec![Some(10.0), Some(5.0), Some(1.0)]) };
+        assert_eq!(chart.points(&chart.series[0]), "0.0,1.0 300.0,90.0");
+        assert_eq!(chart.partial_points(&chart.series[0]), "300.0,90.0 600.0,161.2");
+        assert_eq!(chart.last(&chart.series[0]), "5 ms", "the last complete one");
     }
 
     #[test]

@@ -6,21 +6,24 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 
+use super::confirm::Confirmation;
 use super::display::{self, Moment};
 use super::job::parse_duration;
 use super::json_format::{self, FormattedJson};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
+use crate::api::check_command_rule;
+use crate::audit::AuditNote;
 use crate::etag;
 use crate::identity::Identity;
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use duly::Error;
 use duly::Push;
 use duly::admin::Role;
 use duly::bounds::DEFAULT_QUEUE;
 use duly::cron::CronRecord;
 use duly::cron::{CronRule, Missed, Overlap, Schedule};
+use duly::{ConflictKind, Error};
 
 /// The number of next runs on a page.
 const RUNS: usize = 5;
@@ -91,7 +94,7 @@ fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
 /// `GET /cron`
 pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/cron", "Cron");
-    let rules = app.duly.crons().await?;
+    let rules = app.duly.crons().list().await?;
     let left_out = rules.len().saturating_sub(ROWS_MAX);
     let rows = rules.iter().take(ROWS_MAX).map(|record| RuleRow::new(&layout, record)).collect();
     render(&RulesPage { layout, rows, left_out })
@@ -102,6 +105,7 @@ pub(super) async fn list(State(app): AppState, layout: Layout) -> PageResult {
 struct RulePage {
     layout: Layout,
     row: RuleRow,
+    removal: Confirmation,
     runs: Vec<NextRun>,
     args: Option<FormattedJson>,
     missed: String,
@@ -113,7 +117,7 @@ struct RulePage {
 
 /// `GET /cron/rule/{name}`
 pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout: Layout) -> PageResult {
-    let record = app.duly.get_cron(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
+    let record = app.duly.crons().get(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
     let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
     let next = if record.paused {
@@ -123,6 +127,7 @@ pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout:
     };
     let filter = duly::Filter::all().kind(rule.kind.clone()).queue(rule.queue.clone());
     let view = RulePage {
+        removal: confirm_removal(&rule.name),
         row: RuleRow::new(&layout, &record),
         runs: next,
         args: layout.can_see_args().then(|| json_format::format_json(&rule.args, json_format::SHOWN_BYTES)),
@@ -217,7 +222,7 @@ impl RuleForm {
         if self.jitter.trim().is_empty() {
             return Ok(rule);
         }
-        let error = || Error::invalid("jitter", "write a length of time, such as 30s or 5m");
+        let error = || Error::invalid("jitter", "write a duration such as 30s or 5m");
         Ok(rule.jitter(parse_duration(&self.jitter).ok_or_else(error)?))
     }
 }
@@ -232,7 +237,7 @@ pub(super) async fn form(
     identity.require(Role::Operator)?;
     let mut form = form;
     if !form.like.is_empty() {
-        let found = app.duly.get_cron(&form.like).await?;
+        let found = app.duly.crons().get(&form.like).await?;
         let record = found.ok_or_else(|| Error::not_found("cron rule", &form.like))?;
         form = RuleForm::from_record(&record, layout.can_see_args());
     }
@@ -257,23 +262,28 @@ fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
 pub(super) async fn save(
     State(app): AppState,
     identity: Identity,
+    note: AuditNote,
     layout: Layout,
     Form(form): Form<RuleForm>,
 ) -> PageResult {
+    note.set_target(form.name.trim());
     identity.require(Role::Operator)?;
     super::check_kind(&app, &form.kind)?;
+    let queue = if form.queue.trim().is_empty() { DEFAULT_QUEUE } else { form.queue.trim() };
+    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [queue]).await?;
     match save_rule(&app, &form).await {
-        Ok(record) => redirect_with_flash(
-            &layout,
-            &format!("/cron/rule/{}", display::url_encode(&record.rule.name)),
-            "rule",
-            None,
-            &record.rule.name,
-        ),
-        Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
+        Ok(record) => {
+            queues.confirm();
+            let path = format!("/cron/rule/{}", display::url_encode(&record.rule.name));
+            redirect_with_flash(&layout, &path, "rule", None, &record.rule.name)
+        }
         Err(error) => {
-            let conflict = matches!(error, Error::Conflict(_));
-            let status = if conflict { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY };
+            let status = match &error {
+                Error::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+                Error::Conflict { kind: ConflictKind::Changed | ConflictKind::Moving, .. } => StatusCode::CONFLICT,
+                // Another form does not help.
+                _ => return Err(Problem::from(error)),
+            };
             let form = form.with_defaults(&layout);
             render_with_status(status, &form_page(layout, form, error.to_string()))
         }
@@ -283,10 +293,10 @@ pub(super) async fn save(
 /// Saves the rule of a form if the stored rule has not changed since the form was opened.
 async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
     let name = form.name.trim();
-    let existing = app.duly.get_cron(name).await?;
+    let existing = app.duly.crons().get(name).await?;
     // A new name creates a copy of the edited rule.
     let base = match &existing {
-        None if form.is_edit() => app.duly.get_cron(&form.original).await?,
+        None if form.is_edit() => app.duly.crons().get(&form.original).await?,
         _ => existing.clone(),
     };
     let rule = form.to_rule(base.as_ref().map(|record| &record.rule))?;
@@ -296,12 +306,15 @@ async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
     };
     let condition = |found: Option<&CronRecord>| match found.map(etag::for_cron) == expected {
         true => Ok(()),
-        false => Err(Error::Conflict(format!(
-            "somebody has changed or removed rule {name} since you began: nothing was saved. \
-             Look at it again, and change it from there"
-        ))),
+        false => Err(Error::conflict(
+            ConflictKind::Changed,
+            format!(
+                "rule {name} was changed or removed since you opened it, so nothing was saved; \
+             open it again and repeat your change"
+            ),
+        )),
     };
-    app.duly.put_cron_if(rule, condition).await
+    app.duly.crons().put_if(rule, condition).await
 }
 
 #[derive(Deserialize, Default)]
@@ -312,12 +325,9 @@ pub(super) struct RuleActionForm {
     next: String,
 }
 
-#[derive(Template)]
-#[template(path = "confirm_cron.html")]
-struct ConfirmRulePage {
-    layout: Layout,
-    name: String,
-    path: String,
+fn confirm_removal(name: &str) -> Confirmation {
+    let explanation = "It pushes no further jobs. Jobs that it has pushed stay.";
+    Confirmation::new(format!("Remove rule {name}?"), explanation, "Remove rule", "Keep it")
 }
 
 /// `POST /cron/{name}/pause|resume|trigger|remove`
@@ -325,6 +335,7 @@ pub(super) async fn run_action(
     State(app): AppState,
     Path((name, action)): Path<(String, String)>,
     identity: Identity,
+    note: AuditNote,
     layout: Layout,
     Form(form): Form<RuleActionForm>,
 ) -> PageResult {
@@ -333,25 +344,27 @@ pub(super) async fn run_action(
     let next = super::local_path_or(&form.next, &own);
     match action.as_str() {
         "pause" => {
-            app.duly.pause_cron(&name).await?;
+            app.duly.crons().pause(&name).await?;
             redirect_with_flash(&layout, next, "rule-paused", None, &name)
         }
         "resume" => {
-            app.duly.resume_cron(&name).await?;
+            check_command_rule(&app, &name).await?;
+            app.duly.crons().resume(&name).await?;
             redirect_with_flash(&layout, next, "rule-resumed", None, &name)
         }
         "trigger" => {
-            let pushed = app.duly.trigger_cron(&name).await?;
+            check_command_rule(&app, &name).await?;
+            let pushed = app.duly.crons().trigger(&name).await?;
             let action = if pushed.is_new() { "triggered" } else { "there" };
             redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), action, None, &name)
         }
-        "remove" if form.confirm.is_empty() => render(&ConfirmRulePage {
-            layout: layout.with_title("/cron", "Sure?"),
-            path: display::url_encode(&name),
-            name,
-        }),
+        "remove" if form.confirm.is_empty() => {
+            note.skip();
+            let action = format!("/cron/{}/remove", display::url_encode(&name));
+            confirm_removal(&name).page(layout.with_title("/cron", ""), &action, &[], &own)
+        }
         "remove" => {
-            app.duly.remove_cron(&name).await?;
+            app.duly.crons().remove(&name).await?;
             redirect_with_flash(&layout, "/cron", "rule-removed", None, &name)
         }
         other => Err(unknown_action(other)),

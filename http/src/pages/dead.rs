@@ -61,7 +61,7 @@ impl GroupRow {
 /// `GET /dead`
 pub(super) async fn show(State(app): AppState, layout: Layout) -> PageResult {
     let layout = layout.with_title("/dead", "Dead jobs");
-    let groups = app.duly.dead_groups(None).await?;
+    let groups = app.duly.jobs().dead_groups(None).await?;
     let left_out = groups.len().saturating_sub(GROUPS_MAX);
     let groups = GroupRow::list(&layout, groups, GROUPS_MAX);
     render(&DeadPage { layout, groups, left_out })

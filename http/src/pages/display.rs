@@ -20,10 +20,15 @@ pub(super) fn count(number: impl Borrow<u64>) -> String {
     text
 }
 
-/// Formats a number with its noun: `1 job`, `2 jobs`.
+/// Formats a number with its noun: `1 job`, `2 jobs`, `2 crashes`.
 pub(super) fn plural(number: impl Borrow<u64>, noun: &str) -> String {
     let number = *number.borrow();
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if noun.ends_with("sh") => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", count(number))
 }
 
 /// Formats a duration in at most two units: `350 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
@@ -87,6 +92,14 @@ pub(super) fn moment(at: SystemTime, now: SystemTime, zone: &TimeZone) -> Moment
         local: zoned.strftime("%Y-%m-%d %H:%M:%S%.3f %Z").to_string(),
         relative: relative(at, now),
     }
+}
+
+/// Formats a time for a sentence: `2026-11-16 05:20:31 CET`.
+pub(super) fn time_in_sentence(at: SystemTime, zone: &TimeZone) -> String {
+    let Ok(stamp) = Timestamp::try_from(at) else {
+        return "beyond the calendar".to_owned();
+    };
+    stamp.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
 /// Formats a time relative to now: `just now`, `12 s ago`, `in 3 min 5 s`.
@@ -154,6 +167,7 @@ mod tests {
         assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
         assert_eq!(plural(1, "job"), "1 job");
         assert_eq!(plural(0, "job"), "0 jobs");
+        assert_eq!(plural(2, "crash"), "2 crashes");
     }
 
     #[test]
@@ -174,6 +188,7 @@ mod tests {
         assert_eq!(shown.iso, "2025-11-16T05:20:31.123Z");
         assert_eq!(shown.local, "2025-11-16 05:20:31.123 UTC");
         assert_eq!(shown.relative, "3 min 20 s ago");
+        assert_eq!(time_in_sentence(at, &TimeZone::UTC), "2025-11-16 05:20:31 UTC");
         assert_eq!(moment(at, at, &TimeZone::UTC).relative, "just now");
         assert_eq!(moment(at, at - Duration::from_secs(5), &TimeZone::UTC).relative, "in 5 s");
     }

@@ -66,8 +66,8 @@ impl Range {
 
     fn unit_label(self) -> &'static str {
         match self {
-            Range::Day => "jobs in 10 minutes",
-            _ => "jobs a minute",
+            Range::Day => "jobs in 10 minutes; dashed: the current ones so far",
+            _ => "jobs a minute; dashed: the current one so far",
         }
     }
 }
@@ -84,11 +84,12 @@ type Minute = (SystemTime, StatCounters);
 
 /// Returns the charts of all queues, or of one.
 pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
-    // One interval more than shown, because the current one is incomplete.
+    // The complete intervals of the range, and the running one.
     let minutes = u32::try_from(range.minutes() + range.interval_minutes())
         .unwrap_or(u32::MAX)
         .min(duly::bounds::HISTORY_MINUTES_MAX);
-    let history = match duly.history(HistoryQuery::last_minutes(minutes).queue(queue.map(str::to_owned))).await {
+    let history = match duly.queues().history(HistoryQuery::last_minutes(minutes).queue(queue.map(str::to_owned))).await
+    {
         // A store of another system keeps no history; the rest of the page works.
         Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
         history => history?,
@@ -98,7 +99,7 @@ pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfin
     Ok(build_charts(&intervals(&minutes, now, range), range, unfinished))
 }
 
-/// Returns every interval of the range, including empty ones.
+/// Returns every complete interval of the range, including empty ones, and the running one.
 fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval> {
     let width = range.interval_minutes() * 60;
     let present = unix_micros(now).div_euclid(1_000_000).div_euclid(width) * width;
@@ -111,11 +112,6 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
         if let Some(interval) = usize::try_from(at.div_euclid(width)).ok().and_then(|at| intervals.get_mut(at)) {
             interval.counters.add(counters);
         }
-    }
-    // The current interval is incomplete and would look like a drop: it is shown only if all others are empty.
-    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.counters != StatCounters::default());
-    if range != Range::Minutes && has_others {
-        intervals.pop();
     }
     intervals
 }
@@ -140,15 +136,21 @@ fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Ch
         series("pushed", "pushed", &|counters| counters.pushed),
         series("retried", "retried", &|counters| counters.retried),
         series("buried", "buried", &|counters| counters.buried),
+        series("cancelled", "cancelled", &|counters| counters.cancelled),
     ];
     let depth = vec![Series { name: "unfinished", class: "ready", values: depths(intervals, unfinished) }];
-    let chart =
-        |id, title, unit, unit_label, series| Chart { id, title, unit, unit_label, times: times.clone(), series };
+    let chart = |id, title, unit, unit_label, series| {
+        let (times, ends_partial) = (times.clone(), false);
+        Chart { id, title, unit, unit_label, times, series, ends_partial }
+    };
+    let late = quantiles(&|counters| &counters.lateness);
+    let took = quantiles(&|counters| &counters.duration);
     vec![
-        chart("throughput", "Throughput", Unit::Jobs, range.unit_label(), throughput),
-        chart("depth", "Depth", Unit::Jobs, "unfinished jobs", depth),
-        chart("lateness", "Lateness", Unit::Millis, "from due to started", quantiles(&|counters| &counters.lateness)),
-        chart("duration", "Duration", Unit::Millis, "of an attempt", quantiles(&|counters| &counters.duration)),
+        // The running interval would look like a drop.
+        Chart { ends_partial: true, ..chart("throughput", "Throughput", Unit::Jobs, range.unit_label(), throughput) },
+        chart("depth", "Depth", Unit::Jobs, "unfinished jobs, up to now", depth),
+        chart("lateness", "Lateness", Unit::Millis, "from due to started; estimated percentiles", late),
+        chart("duration", "Duration", Unit::Millis, "of an attempt; estimated percentiles", took),
     ]
 }
 
@@ -158,7 +160,8 @@ fn depths(intervals: &[Interval], unfinished: u64) -> Vec<Option<f64>> {
     let mut depths = Vec::with_capacity(intervals.len());
     for interval in intervals.iter().rev() {
         depths.push(Some(depth.max(0.0)));
-        let grown = interval.counters.pushed as f64 - (interval.counters.done + interval.counters.buried) as f64;
+        let StatCounters { pushed, done, buried, cancelled, .. } = &interval.counters;
+        let grown = *pushed as f64 - (done + buried + cancelled) as f64;
         depth -= grown;
     }
     depths.reverse();
@@ -171,7 +174,7 @@ fn millis(time: Duration) -> f64 {
 
 /// Returns the jobs done in the last hour, by queue, as sparklines.
 pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
-    let Ok(history) = duly.history(HistoryQuery::last_minutes(SPARK_MINUTES + 1)).await else {
+    let Ok(history) = duly.queues().history(HistoryQuery::last_minutes(SPARK_MINUTES + 1)).await else {
         return HashMap::new();
     };
     let minutes = usize::try_from(SPARK_MINUTES).unwrap_or(usize::MAX);
@@ -206,29 +209,36 @@ mod tests {
     #[test]
     fn minutes_without_events_are_included() {
         let shown = intervals(&[point(0, 3, 1), point(58, 0, 2)], at(60), Range::Hour);
-        assert_eq!(shown.len(), 60, "the present minute is left out");
+        assert_eq!(shown.len(), 61, "and the running minute");
         assert_eq!((shown[0].counters.pushed, shown[58].counters.done), (3, 2));
         assert_eq!(shown[1].counters, StatCounters::default());
     }
 
     #[test]
-    fn the_present_minute_is_shown_if_there_is_no_other() {
-        let shown = intervals(&[point(60, 3, 1)], at(60), Range::Hour);
-        assert_eq!(shown.last().expect("not empty").counters.pushed, 3);
+    fn the_running_interval_is_the_last_one_of_every_range() {
+        for range in Range::ALL {
+            let shown = intervals(&[point(1_440, 3, 1)], at(1_440), range);
+            assert_eq!(shown.last().expect("not empty").counters.pushed, 3);
+            let charts = build_charts(&shown, range, 3);
+            assert_eq!(
+                charts.iter().filter(|chart| chart.ends_partial).map(|chart| chart.id).collect::<Vec<_>>(),
+                ["throughput"]
+            );
+        }
     }
 
     #[test]
     fn a_day_is_drawn_in_steps_of_ten_minutes() {
         let shown = intervals(&[point(1_430, 1, 0), point(1_431, 1, 0)], at(1_440), Range::Day);
-        assert_eq!(shown.len(), 144);
-        assert_eq!(shown.last().expect("not empty").counters.pushed, 2);
+        assert_eq!(shown.len(), 145, "and the running ones");
+        assert_eq!(shown[143].counters.pushed, 2);
     }
 
     #[test]
     fn depth_is_computed_backwards_from_now() {
-        let shown = intervals(&[point(57, 10, 0), point(58, 0, 4)], at(60), Range::Hour);
-        let depths: Vec<f64> = depths(&shown, 6).into_iter().flatten().collect();
-        assert_eq!(depths[56..], [0.0, 10.0, 6.0, 6.0]);
+        let shown = intervals(&[point(57, 10, 0), point(58, 0, 4), point(60, 5, 2)], at(60), Range::Hour);
+        let depths: Vec<f64> = depths(&shown, 9).into_iter().flatten().collect();
+        assert_eq!(depths[56..], [0.0, 10.0, 6.0, 6.0, 9.0], "the running minute does not move the past");
     }
 
     #[test]

@@ -8,14 +8,18 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 
+use super::confirm::Confirmation;
 use super::display::{self, Moment};
 use super::json_format::{self, FormattedJson, SHOWN_BYTES, SHOWN_BYTES_MAX};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
+use crate::api::check_command_job;
+use crate::audit::AuditNote;
 use crate::identity::Identity;
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use duly::Error;
+use duly::admin::CancelResult;
 use duly::admin::JobEdit;
 use duly::admin::NodeRecord;
 use duly::admin::Role;
@@ -43,6 +47,11 @@ struct JobPage {
     ended: Option<Moment>,
     timeout: String,
     keep: String,
+    cancel: Confirmation,
+    removal: Confirmation,
+    /// The rejected input of the form to reschedule, and its error.
+    due_input: String,
+    due_error: String,
 }
 
 /// An event in the history of a job.
@@ -53,6 +62,8 @@ struct TimelineEntry {
     at: Option<Moment>,
     node: String,
     node_short: String,
+    /// The node has a page: it is still known.
+    has_page: bool,
     text: String,
 }
 
@@ -78,8 +89,8 @@ pub(super) struct JobParams {
 }
 
 async fn find_job(app: &App, id: &str) -> Result<JobRecord> {
-    let id: JobId = id.parse().map_err(|_| job_not_found(id))?;
-    app.duly.get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
+    let id = app.duly.jobs().parse_id(id).map_err(|_| job_not_found(id))?;
+    app.duly.jobs().get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
 }
 
 fn job_not_found(id: &str) -> Problem {
@@ -98,49 +109,57 @@ pub(super) async fn show(
     layout: Layout,
 ) -> PageResult {
     let record = find_job(&app, &id).await?;
-    let layout = layout.with_title("/jobs", format!("{} {}", record.job.kind, display::short_id(&id)));
-    let whole = params.args == "all";
-    let why = app.duly.why(record.job.id).await.map(|why| why.to_string()).unwrap_or_default();
-    let holder = match record.node {
-        Some(node) => {
-            let nodes = app.duly.nodes().await.unwrap_or_default();
-            nodes.iter().find(|record| record.id == node).map(HolderRow::new)
+    render(&JobPage::load(&app, record, params.args == "all", layout).await)
+}
+
+impl JobPage {
+    async fn load(app: &App, record: JobRecord, whole: bool, layout: Layout) -> JobPage {
+        let short = display::short_id(&record.job.id.to_string());
+        let layout = layout.with_title("/jobs", format!("{} {short}", record.job.kind));
+        let why = app.duly.jobs().why(record.job.id).await;
+        let why = why.map(|why| why.describe(|at| layout.time_in_sentence(at))).unwrap_or_default();
+        let nodes = match record.node.is_some() || !record.failures.is_empty() {
+            true => app.duly.nodes().list().await.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let holder = nodes.iter().find(|node| Some(node.id) == record.node).map(HolderRow::new);
+        let progress = record.progress.as_ref().map(|progress| ProgressBar {
+            percent: (progress.fraction * 100.0) as u32,
+            message: progress.message.clone(),
+            at: layout.moment(progress.at),
+        });
+        let can_see_args = layout.can_see_args();
+        let bytes_max = if whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES };
+        let lines = record.log.iter().map(|line| (layout.moment(line.at), line.attempt, line.line.clone()));
+        JobPage {
+            queue_path: display::url_encode(&record.job.queue),
+            kind_query: display::url_encode(&duly::Filter::all().kind(record.job.kind.clone()).to_string()),
+            why,
+            args: can_see_args.then(|| json_format::format_json(&record.job.args, bytes_max)),
+            args_bytes: display::bytes(record.job.args.len() as u64),
+            whole,
+            result: record
+                .result
+                .as_deref()
+                .filter(|_| can_see_args)
+                .map(|result| json_format::format_json(result, bytes_max)),
+            timeline: build_timeline(&layout, &record, &nodes),
+            progress,
+            log: if can_see_args { lines.collect() } else { Vec::new() },
+            holder,
+            due: layout.moment(record.due),
+            pushed: layout.moment(record.job.pushed),
+            ended: record.ended.map(|ended| layout.moment(ended)),
+            timeout: display::duration(record.job.timeout),
+            keep: display::duration(record.job.keep),
+            cancel: confirm_cancel(record.job.id),
+            removal: confirm_removal(record.job.id),
+            due_input: String::new(),
+            due_error: String::new(),
+            record,
+            layout,
         }
-        None => None,
-    };
-    let progress = record.progress.as_ref().map(|progress| ProgressBar {
-        percent: (progress.fraction * 100.0) as u32,
-        message: progress.message.clone(),
-        at: layout.moment(progress.at),
-    });
-    let can_see_args = layout.can_see_args();
-    let bytes_max = if whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES };
-    let lines = record.log.iter().map(|line| (layout.moment(line.at), line.attempt, line.line.clone()));
-    let view = JobPage {
-        queue_path: display::url_encode(&record.job.queue),
-        kind_query: display::url_encode(&duly::Filter::all().kind(record.job.kind.clone()).to_string()),
-        why,
-        args: can_see_args.then(|| json_format::format_json(&record.job.args, bytes_max)),
-        args_bytes: display::bytes(record.job.args.len() as u64),
-        whole,
-        result: record
-            .result
-            .as_deref()
-            .filter(|_| can_see_args)
-            .map(|result| json_format::format_json(result, bytes_max)),
-        timeline: build_timeline(&layout, &record),
-        progress,
-        log: if can_see_args { lines.collect() } else { Vec::new() },
-        holder,
-        due: layout.moment(record.due),
-        pushed: layout.moment(record.job.pushed),
-        ended: record.ended.map(|ended| layout.moment(ended)),
-        timeout: display::duration(record.job.timeout),
-        keep: display::duration(record.job.keep),
-        record,
-        layout,
-    };
-    render(&view)
+    }
 }
 
 impl HolderRow {
@@ -151,13 +170,14 @@ impl HolderRow {
 }
 
 /// Returns the history of a job, and its next known event.
-fn build_timeline(layout: &Layout, record: &JobRecord) -> Vec<TimelineEntry> {
+fn build_timeline(layout: &Layout, record: &JobRecord, nodes: &[NodeRecord]) -> Vec<TimelineEntry> {
     let plain = |class, title: String, at: Option<SystemTime>| TimelineEntry {
         class,
         title,
         at: at.map(|at| layout.moment(at)),
         node: String::new(),
         node_short: String::new(),
+        has_page: false,
         text: String::new(),
     };
     let mut entries = vec![plain("", "pushed".to_owned(), Some(record.job.pushed))];
@@ -168,6 +188,7 @@ fn build_timeline(layout: &Layout, record: &JobRecord) -> Vec<TimelineEntry> {
             title: format!("attempt {} failed", failure.attempt),
             at: Some(layout.moment(failure.at)),
             node_short: display::short_id(&node),
+            has_page: nodes.iter().any(|known| known.id == failure.node),
             node,
             text: failure.error.clone(),
         });
@@ -176,9 +197,13 @@ fn build_timeline(layout: &Layout, record: &JobRecord) -> Vec<TimelineEntry> {
     entries.push(match record.state {
         JobState::Scheduled => plain("t-scheduled", format!("attempt {next} is due"), Some(record.due)),
         JobState::Ready => plain("t-ready", format!("attempt {next} is ready"), Some(record.due)),
+        JobState::Running if record.cancelling => {
+            plain("t-running", format!("attempt {next} is being cancelled"), None)
+        }
         JobState::Running => plain("t-running", format!("attempt {next} runs"), None),
         JobState::Done => plain("t-done", "done".to_owned(), record.ended),
-        _ => plain("t-dead", "given up".to_owned(), record.ended),
+        JobState::Cancelled => plain("t-cancelled", "cancelled".to_owned(), record.ended),
+        _ => plain("t-dead", "dead".to_owned(), record.ended),
     });
     entries
 }
@@ -192,68 +217,85 @@ pub(super) struct JobActionForm {
     due: String,
 }
 
-#[derive(Template)]
-#[template(path = "confirm_job.html")]
-struct ConfirmJobPage {
-    layout: Layout,
-    id: String,
-    action: &'static str,
-    title: String,
-    explanation: &'static str,
-}
-
 /// `POST /jobs/{id}/retry|reschedule|cancel|remove`
 pub(super) async fn run_action(
     State(app): AppState,
     Path((id, action)): Path<(String, String)>,
     identity: Identity,
+    note: AuditNote,
     layout: Layout,
     Form(form): Form<JobActionForm>,
 ) -> PageResult {
     identity.require(Role::Operator)?;
-    let job: JobId = id.parse().map_err(|_| job_not_found(&id))?;
+    let job = app.duly.jobs().parse_id(&id).map_err(|_| job_not_found(&id))?;
     let own_path = format!("/jobs/{job}");
-    let short = display::short_id(&id);
-    let layout = layout.with_title("/jobs", "Sure?");
-    let confirm = |layout: Layout, action, title: String, explanation| {
-        render(&ConfirmJobPage { layout, id: job.to_string(), action, title, explanation })
+    let layout = layout.with_title("/jobs", "");
+    let confirm = |layout: Layout, confirmation: Confirmation| {
+        note.skip();
+        confirmation.page(layout, &format!("{own_path}/{action}"), &[], &own_path)
     };
+    if ["retry", "reschedule"].contains(&action.as_str()) {
+        check_command_job(&app, job).await?;
+    }
     match action.as_str() {
         "retry" => {
-            app.duly.reschedule(job, Due::Now).await?;
+            app.duly.jobs().reschedule(job, Due::Now).await?;
             redirect_with_flash(&layout, &own_path, "retried", None, "")
         }
         "reschedule" => {
-            app.duly.reschedule(job, parse_due(&form.due)?).await?;
+            let due = match parse_due(&form.due) {
+                Ok(due) => due,
+                Err(due_error) => {
+                    let record = find_job(&app, &id).await?;
+                    let page = JobPage::load(&app, record, false, layout.with_url(own_path)).await;
+                    let page = JobPage { due_input: form.due, due_error, ..page };
+                    return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &page);
+                }
+            };
+            app.duly.jobs().reschedule(job, due).await?;
             redirect_with_flash(&layout, &own_path, "rescheduled", None, "")
         }
-        "cancel" if form.confirm.is_empty() => confirm(layout, "cancel", format!("Cancel job {short}?"), CANCEL),
+        "cancel" if form.confirm.is_empty() => confirm(layout, confirm_cancel(job)),
         "cancel" => {
-            app.duly.cancel(job).await?;
-            redirect_with_flash(&layout, &own_path, "cancelled", None, "")
+            let did = match app.duly.jobs().cancel(job).await? {
+                CancelResult::Cancelling { .. } => "cancelling",
+                CancelResult::Ended(_) => "ended",
+                _ => "cancelled",
+            };
+            redirect_with_flash(&layout, &own_path, did, None, "")
         }
-        "remove" if form.confirm.is_empty() => confirm(layout, "remove", format!("Remove job {short}?"), REMOVE),
+        "remove" if form.confirm.is_empty() => confirm(layout, confirm_removal(job)),
         "remove" => {
-            app.duly.remove(job).await?;
+            app.duly.jobs().remove(job).await?;
             redirect_with_flash(&layout, "/jobs", "removed", None, "")
         }
         other => Err(unknown_action(other)),
     }
 }
 
-/// The explanations before a job is cancelled or removed; the dialog shows the same.
-const CANCEL: &str = "It is told to stop, and ends dead with the error \"cancelled\"; it is not retried.";
-const REMOVE: &str = "It is gone for good, with its history.";
+/// The question before a job is cancelled.
+pub(super) fn confirm_cancel(id: JobId) -> Confirmation {
+    let explanation = "It does not run again. If it is running, its handler is told to stop, and may still succeed.";
+    let question = format!("Cancel job {}?", display::short_id(&id.to_string()));
+    Confirmation::new(question, explanation, "Cancel job", "Keep it")
+}
+
+/// The question before a job is removed.
+fn confirm_removal(id: JobId) -> Confirmation {
+    let explanation = "The job and its history are deleted. This cannot be undone.";
+    let question = format!("Remove job {}?", display::short_id(&id.to_string()));
+    Confirmation::new(question, explanation, "Remove job", "Keep it")
+}
 
 /// Parses a delay.
-fn parse_due(text: &str) -> Result<Due> {
+fn parse_due(text: &str) -> Result<Due, String> {
     let text = text.trim();
     if text.is_empty() || text == "now" {
         return Ok(Due::Now);
     }
     parse_duration(text)
         .map(Due::After)
-        .ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
+        .ok_or_else(|| "must be a delay such as 30s, 10m, 2h30m or 3d; empty for now".to_owned())
 }
 
 /// Parses a duration: `90s`, `10m`, `2h30m`, `3d`.
@@ -311,15 +353,14 @@ pub(super) async fn save(
     identity.require(Role::Operator)?;
     let record = find_job(&app, &id).await?;
     super::check_kind(&app, &record.job.kind)?;
-    match app.duly.edit(record.job.id, JobEdit::new().args(form.args.clone())).await {
+    match app.duly.jobs().edit(record.job.id, JobEdit::new().args(form.args.clone())).await {
         Ok(()) => redirect_with_flash(&layout, &format!("/jobs/{}", record.job.id), "edited", None, ""),
-        Err(error @ (Error::Invalid { .. } | Error::Conflict(_))) => {
+        Err(error @ (Error::Invalid { .. } | Error::Conflict { .. })) => {
+            let is_conflict = matches!(error, Error::Conflict { .. });
+            let status = if is_conflict { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY };
             let layout = layout.with_title("/jobs", "Edit args");
             let (short, kind, error) = (display::short_id(&id), record.job.kind, error.to_string());
-            render_with_status(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                &EditPage { layout, id, short, kind, args: form.args, error },
-            )
+            render_with_status(status, &EditPage { layout, id, short, kind, args: form.args, error })
         }
         Err(error) => Err(error.into()),
     }

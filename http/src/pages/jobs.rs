@@ -26,12 +26,40 @@ struct JobsPage {
     error: String,
     chips: Vec<Chip>,
     rows: Vec<JobRow>,
-    looked: u64,
+    scanned: u64,
     next: String,
     first: String,
     /// The store has no queue.
     is_empty: bool,
     table: JobTable,
+    bulk: Vec<BulkButton>,
+}
+
+/// An action on the selected jobs, or on all that match.
+pub(super) struct BulkButton {
+    pub value: &'static str,
+    pub label: &'static str,
+    pub is_destructive: bool,
+}
+
+/// Returns the actions that change jobs of this state, or of any state.
+fn bulk_buttons(layout: &Layout, state: Option<JobState>) -> Vec<BulkButton> {
+    if !layout.can_operate() {
+        return Vec::new();
+    }
+    let is = |states: &[JobState]| state.is_none_or(|state| states.contains(&state));
+    let can_retry = is(&[JobState::Scheduled, JobState::Done, JobState::Dead, JobState::Cancelled]);
+    // Other systems can only cancel running jobs.
+    let can_cancel = state == Some(JobState::Running)
+        || (layout.can_administer() && is(&[JobState::Scheduled, JobState::Ready, JobState::Running]));
+    let button = |value, label, is_destructive| BulkButton { value, label, is_destructive };
+    let retry = button("retry", if state == Some(JobState::Scheduled) { "Run now" } else { "Retry" }, false);
+    let buttons = [
+        can_retry.then_some(retry),
+        can_cancel.then_some(button("cancel", "Cancel", true)),
+        (state != Some(JobState::Running)).then_some(button("remove", "Remove", true)),
+    ];
+    buttons.into_iter().flatten().collect()
 }
 
 /// The options of a table of jobs.
@@ -122,22 +150,24 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
     layout.query.clone_from(&params.q);
     let (filter, error) = match params.q.parse::<Filter>() {
         Ok(filter) if filter.uses_args() && !layout.can_see_args() => {
-            (Filter::default(), "your role does not see args, so it cannot look for them".to_owned())
+            (Filter::default(), "your role cannot see args, so it cannot search them".to_owned())
         }
         Ok(filter) => (filter, String::new()),
         Err(error) => (Filter::default(), error.to_string()),
     };
     let chips = chips(&layout, &filter, error.is_empty());
+    let bulk = bulk_buttons(&layout, filter.state);
     let first = format!("/jobs?q={}", display::url_encode(&params.q));
     let mut view = JobsPage {
         q: params.q,
         chips,
         rows: Vec::new(),
-        looked: 0,
+        scanned: 0,
         next: String::new(),
         first,
         is_empty: layout.counts.is_empty(),
-        table: JobTable { selectable: layout.can_operate(), time_header: "When" },
+        table: JobTable { selectable: !bulk.is_empty(), time_header: "When" },
+        bulk,
         error,
         layout,
     };
@@ -145,7 +175,7 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
     }
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = match app.duly.list(filter.limit(PAGE_SIZE).cursor(cursor).with_details()).await {
+    let found = match app.duly.jobs().list(filter.limit(PAGE_SIZE).cursor(cursor).with_details()).await {
         Ok(found) => found,
         // An invalid cursor or queue name: shown next to the filter.
         Err(error @ duly::Error::Invalid { .. }) => {
@@ -155,7 +185,7 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
         Err(error) => return Err(error.into()),
     };
     view.rows = found.jobs.iter().map(|record| JobRow::new(&view.layout, record)).collect();
-    view.looked = found.scanned;
+    view.scanned = found.scanned;
     view.next = found
         .next_cursor
         .map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next)))

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::extract::{FromRequestParts, NestedPath};
-use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
 use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap};
 use jiff::tz::TimeZone;
 
 use super::assets;
@@ -15,9 +15,9 @@ use super::display::{self, Moment};
 use super::flash::{self, Flash};
 use crate::identity::Identity;
 use crate::server::App;
-use duly::State;
 use duly::admin::QueueCounts;
 use duly::admin::Role;
+use duly::{Duly, State};
 
 /// The longest name of a time zone.
 const ZONE_BYTES_MAX: usize = 64;
@@ -61,9 +61,46 @@ pub(super) struct Layout {
     /// The server refuses all changes.
     pub read_only: bool,
     pub flash: Option<Flash>,
+    /// The server is behind TLS, so its cookies must not be sent without.
+    pub secure: bool,
     /// The text of the filter box.
     pub query: String,
     pub counts: Vec<QueueCounts>,
+    features: StoreFeatures,
+}
+
+/// The features of the store that have controls or pages of their own.
+#[derive(Clone, Copy)]
+struct StoreFeatures {
+    jobs: bool,
+    admin: bool,
+    crons: bool,
+    locks: bool,
+    access: bool,
+}
+
+impl StoreFeatures {
+    fn of(duly: &Duly) -> StoreFeatures {
+        StoreFeatures {
+            jobs: duly.supports("jobs"),
+            admin: duly.supports("admin"),
+            crons: duly.supports("crons"),
+            locks: duly.supports("locks"),
+            access: duly.supports("access"),
+        }
+    }
+
+    /// Returns whether the store has what the page at this path shows.
+    fn has_page(self, path: &str) -> bool {
+        match path {
+            "/jobs" | "/queues" | "/kinds" | "/scheduled" => self.jobs,
+            "/dead" => self.admin,
+            "/cron" => self.crons,
+            "/locks" => self.locks,
+            "/audit" => self.access,
+            _ => true,
+        }
+    }
 }
 
 /// A link of the navigation.
@@ -78,9 +115,7 @@ pub(super) struct Link {
 impl Layout {
     /// Builds the layout for a request.
     pub(super) async fn new(app: &App, identity: Option<&Identity>, parts: &Parts) -> Layout {
-        let prefix = &app.options.prefix;
-        let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
-        let root = if prefix.is_empty() { nested.unwrap_or_default().trim_end_matches('/') } else { prefix };
+        let root = root(app, &parts.extensions);
         let (zone, zone_name) = zone(cookie(&parts.headers, "duly_zone"));
         Layout {
             root: root.to_owned(),
@@ -95,10 +130,12 @@ impl Layout {
             identity: identity.map(|identity| format!("{} ({})", identity.name, identity.role)).unwrap_or_default(),
             role: identity.map_or(Role::Viewer, |identity| identity.role),
             read_only: app.options.read_only,
-            flash: flash::from_query(parts.uri.query().unwrap_or_default()),
+            flash: flash::of_request(&parts.headers),
+            secure: app.options.secure,
             query: String::new(),
             // A page without badges is better than an error.
-            counts: if identity.is_some() { app.duly.counts().await.unwrap_or_default() } else { Vec::new() },
+            counts: if identity.is_some() { app.duly.queues().counts().await.unwrap_or_default() } else { Vec::new() },
+            features: StoreFeatures::of(&app.duly),
         }
     }
 
@@ -106,6 +143,12 @@ impl Layout {
     pub(super) fn with_title(mut self, nav_path: &'static str, title: impl Into<String>) -> Layout {
         self.nav_path = nav_path;
         self.title = title.into();
+        self
+    }
+
+    /// Sets the path and query of this page, if the request has those of an action.
+    pub(super) fn with_url(mut self, url: String) -> Layout {
+        self.current_url = url;
         self
     }
 
@@ -124,6 +167,18 @@ impl Layout {
         self.can(Role::Operator)
     }
 
+    /// Returns whether the client can do what only stores without another system's keys support: edit a job, cancel one
+    /// that waits, and set the capacity of a queue.
+    pub(super) fn can_administer(&self) -> bool {
+        self.can_operate() && self.features.admin
+    }
+
+    /// Returns whether every worker is a node of the store. On another system's keys, its own processes work too, and
+    /// duly does not list them.
+    pub(super) fn lists_all_workers(&self) -> bool {
+        self.features.admin
+    }
+
     /// Returns whether the client can push jobs.
     pub(super) fn can_push(&self) -> bool {
         self.can(Role::Pusher)
@@ -139,6 +194,11 @@ impl Layout {
         display::moment(at, self.now, &self.zone)
     }
 
+    /// Formats a time in the reader's time zone for a sentence: to the second.
+    pub(super) fn time_in_sentence(&self, at: SystemTime) -> String {
+        display::time_in_sentence(at, &self.zone)
+    }
+
     /// Returns when the page was rendered.
     pub(super) fn rendered_at(&self) -> Moment {
         self.moment(self.now)
@@ -151,7 +211,7 @@ impl Layout {
 
     /// Returns the links of a group of the navigation.
     pub(super) fn links(&self, group: usize) -> Vec<Link> {
-        let shown = LINKS.into_iter().filter(|link| link.0 == group);
+        let shown = LINKS.into_iter().filter(|link| link.0 == group && self.features.has_page(link.1));
         shown
             .map(|(_, path, name)| {
                 let (badge, class) = self.badge(path);
@@ -191,7 +251,7 @@ impl Layout {
     }
 
     pub(super) fn theme_label(&self) -> &'static str {
-        if self.theme.is_empty() { "as the system says" } else { self.theme }
+        if self.theme.is_empty() { "like the system" } else { self.theme }
     }
 }
 
@@ -205,7 +265,14 @@ impl FromRequestParts<Arc<App>> for Layout {
     }
 }
 
-fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+/// Returns the path under which the pages are mounted.
+pub(super) fn root<'r>(app: &'r App, extensions: &'r Extensions) -> &'r str {
+    let prefix = app.options.prefix.as_str();
+    let nested = extensions.get::<NestedPath>().map(NestedPath::as_str);
+    if prefix.is_empty() { nested.unwrap_or_default().trim_end_matches('/') } else { prefix }
+}
+
+pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)

@@ -5,10 +5,12 @@
 //! page with a flash message.
 
 mod assets;
+mod attention;
 mod audit;
 mod bulk_actions;
 mod calls;
 mod chart;
+mod confirm;
 mod cron;
 mod dead;
 mod display;
@@ -27,13 +29,16 @@ mod push;
 mod queues;
 mod scheduled;
 mod settings;
+mod utilisation;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -41,12 +46,13 @@ pub(crate) use self::error_page::problem_page;
 use self::layout::Layout;
 use super::problem::{Problem, Result};
 use super::server::App;
+use duly::NodeId;
 
 /// The result of a page handler.
 type PageResult = Result<Response>;
 
 /// Returns the routes of all pages and assets.
-pub(crate) fn router() -> Router<Arc<App>> {
+pub(crate) fn router(app: &Arc<App>) -> Router<Arc<App>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/jobs", get(jobs::list))
@@ -75,6 +81,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
         .route("/settings", get(settings::show))
         .route("/settings/appearance", get(settings::save_appearance))
         .route("/login", get(error_page::login))
+        .layer(from_fn_with_state(app.clone(), flash::delete_shown))
         .route("/assets/{hash}/{name}", get(assets::get))
 }
 
@@ -91,7 +98,7 @@ fn render_with_status(status: StatusCode, view: &impl Template) -> PageResult {
             Err(Problem::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "page",
-                "this page could not be made; see the server's log",
+                "this page could not be rendered; see the server's log",
             ))
         }
     }
@@ -99,7 +106,8 @@ fn render_with_status(status: StatusCode, view: &impl Template) -> PageResult {
 
 /// Redirects to a page with a flash message.
 fn redirect_with_flash(layout: &Layout, path: &str, action: &str, number: Option<u64>, name: &str) -> PageResult {
-    Ok(Redirect::to(&format!("{}{}", layout.root, flash::url(path, action, number, name))).into_response())
+    let cookie = flash::cookie(&layout.root, layout.secure, &flash::encode(action, number, name));
+    Ok(([(SET_COOKIE, cookie)], Redirect::to(&format!("{}{path}", layout.root))).into_response())
 }
 
 /// Returns `next` if it is a path of this server, or `fallback`.
@@ -116,15 +124,21 @@ pub(super) fn local_path_or<'f>(next: &'f str, fallback: &'f str) -> &'f str {
 fn check_kind(app: &App, kind: &str) -> Result<()> {
     if kind.trim() == "command" && !app.options.commands {
         return Err(Problem::forbidden(
-            "this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands",
+            "this server does not allow `command` jobs; use `duly push`, or start the server with --allow-commands",
         ));
     }
     Ok(())
 }
 
+/// Returns the nodes that have a page. Links to others would lead to an error page.
+async fn known_nodes(app: &App) -> HashSet<NodeId> {
+    let nodes = app.duly.nodes().list().await.unwrap_or_default();
+    nodes.iter().map(|node| node.id).collect()
+}
+
 /// Returns the 404 for an unknown action.
 fn unknown_action(action: &str) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing to do by the name of {action:?} here"))
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no action {action:?} here"))
 }
 
 #[cfg(test)]

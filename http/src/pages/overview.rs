@@ -1,12 +1,14 @@
-//! The overview: counts, throughput, lateness, and warnings.
+//! The overview: what needs attention, counts, throughput, lateness.
 
 use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
+use super::attention::{Attention, Situation};
 use super::chart::Chart;
 use super::history_charts::{self, Range};
 use super::layout::Layout;
+use super::utilisation::AllSlots;
 use super::{PageResult, dead, display, queues, render};
 use crate::server::AppState;
 use duly::State as JobState;
@@ -28,8 +30,9 @@ struct OverviewPage {
     queues_left_out: usize,
     groups: Vec<dead::GroupRow>,
     alive: usize,
+    /// The slots of the workers; 0 if they are unknown.
     slots: u64,
-    warnings: Vec<String>,
+    attention: Attention,
     /// The store has no queue.
     is_empty: bool,
 }
@@ -53,29 +56,44 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<OverviewPara
     let total = |state| layout.total(state);
     let unfinished = total(JobState::Scheduled) + total(JobState::Ready) + total(JobState::Running);
     let duly = &app.duly;
-    let (charts, sparklines, groups, nodes) = tokio::join!(
+    let crons = duly.crons();
+    let (charts, sparklines, groups, nodes, rules, delayed) = tokio::join!(
         history_charts::charts(duly, None, range, unfinished),
         history_charts::sparklines(duly),
-        duly.dead_groups(None),
-        duly.nodes()
+        duly.jobs().dead_groups(None),
+        duly.nodes().list(),
+        crons.list(),
+        crons.delayed()
     );
     let charts = charts?;
     let nodes = nodes?;
     let alive = nodes.iter().filter(|node| node.alive && !node.queues.is_empty()).count();
-    let slots = nodes.iter().filter(|node| node.alive).filter_map(|node| node.profile.slots).sum();
-    let groups = dead::GroupRow::list(&layout, groups.unwrap_or_default(), GROUPS_MAX);
+    let all_slots = AllSlots::of(&nodes).unwrap_or_default();
+    let groups = groups.unwrap_or_default();
+    let situation = Situation {
+        groups: &groups,
+        counts: &layout.counts,
+        nodes: &nodes,
+        // A store of another system has none.
+        rules: &rules.unwrap_or_default(),
+        delayed: &delayed.unwrap_or_default(),
+    };
+    let attention = Attention::of(&layout, &situation);
+    let groups = dead::GroupRow::list(&layout, groups, GROUPS_MAX);
     let mut counts = layout.counts.clone();
     counts.sort_by(|a, b| total_jobs(b).cmp(&total_jobs(a)).then_with(|| a.queue.cmp(&b.queue)));
     let queues_left_out = counts.len().saturating_sub(QUEUES_MAX);
     counts.truncate(QUEUES_MAX);
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
     let mut sparklines = sparklines;
-    let row = |counts: QueueCounts| queues::QueueRow::new(sparklines.remove(&counts.queue), counts, duly.now());
+    let row = |counts: QueueCounts| queues::QueueRow::new(&layout, sparklines.remove(&counts.queue), counts, &nodes);
     let queues = counts.into_iter().map(row).collect();
-    let tiles =
-        JobState::ALL.map(|state| Tile { state, count: layout.total(state), caption: caption(&layout, state, slots) });
+    let tiles = JobState::ALL.map(|state| Tile {
+        state,
+        count: layout.total(state),
+        caption: caption(&layout, state, all_slots),
+    });
     let is_empty = layout.counts.is_empty();
-    let warnings = warnings(&layout, alive);
     let tiles = tiles.into();
     render(&OverviewPage {
         layout,
@@ -86,8 +104,8 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<OverviewPara
         queues_left_out,
         groups,
         alive,
-        slots,
-        warnings,
+        slots: all_slots.slots,
+        attention,
         is_empty,
     })
 }
@@ -97,26 +115,21 @@ fn total_jobs(counts: &QueueCounts) -> u64 {
 }
 
 /// Returns the caption below a count.
-fn caption(layout: &Layout, state: JobState, slots: u64) -> String {
+fn caption(layout: &Layout, state: JobState, AllSlots { slots, waiting }: AllSlots) -> String {
     match state {
-        JobState::Scheduled => "for later".to_owned(),
-        JobState::Ready if layout.counts.iter().any(|queue| queue.paused) => "some paused".to_owned(),
-        JobState::Ready => "to be claimed".to_owned(),
-        JobState::Running if slots > 0 => format!("of {} slots", display::count(slots)),
+        JobState::Scheduled => "due later".to_owned(),
+        JobState::Ready if layout.counts.iter().any(|queue| queue.paused && queue.ready > 0) => {
+            "some paused".to_owned()
+        }
+        JobState::Ready => "waiting for a worker".to_owned(),
+        JobState::Running if slots > 0 => match waiting {
+            0 => format!("of {}", display::plural(slots, "slot")),
+            waiting => format!("{}, {} waiting", display::plural(slots, "slot"), display::count(waiting)),
+        },
         JobState::Running => "held by a node".to_owned(),
         JobState::Done => "kept for a while".to_owned(),
-        JobState::Dead if layout.total(state) == 0 => "none given up".to_owned(),
-        _ => "given up".to_owned(),
+        JobState::Dead if layout.total(state) == 0 => "none".to_owned(),
+        JobState::Cancelled => "by an operator".to_owned(),
+        _ => "failed for good".to_owned(),
     }
-}
-
-/// Returns the conditions that need attention.
-fn warnings(layout: &Layout, alive: usize) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let ready = layout.total(JobState::Ready);
-    if ready > 0 && alive == 0 {
-        warnings
-            .push(format!("Ready, but no node works: {}. Start one with `duly work`.", display::plural(ready, "job")));
-    }
-    warnings
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::job::parse_duration;
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status};
+use crate::audit::AuditNote;
 use crate::identity::Identity;
 use crate::problem::{Problem, Result};
 use crate::server::AppState;
@@ -78,7 +79,7 @@ pub(super) async fn form(
         tags: String::new(),
     };
     if let Ok(id) = params.like.parse::<JobId>() {
-        let record = app.duly.get(id).await?.ok_or_else(|| Error::not_found("job", id))?;
+        let record = app.duly.jobs().get(id).await?.ok_or_else(|| Error::not_found("job", id))?;
         let job = record.job;
         form.kind = job.kind;
         form.queue = job.queue;
@@ -102,17 +103,27 @@ fn form_page(layout: Layout, form: PushForm, error: String) -> PushPage {
 pub(super) async fn push(
     State(app): AppState,
     identity: Identity,
+    note: AuditNote,
     layout: Layout,
     Form(form): Form<PushForm>,
 ) -> PageResult {
     identity.require(Role::Pusher)?;
     super::check_kind(&app, &form.kind)?;
-    let pushed = match to_push(&form) {
-        Ok(push) => app.duly.push(push).await,
+    let checked = to_push(&form).and_then(|push| push.check().map(|()| push));
+    let pushed = match checked {
+        Ok(push) => {
+            let queues = app.queue_count_limit.reserve(&app.duly, &identity, [push.job_queue()]).await?;
+            let pushed = app.duly.push(push).await;
+            if pushed.is_ok() {
+                queues.confirm();
+            }
+            pushed
+        }
         Err(error) => Err(error),
     };
     match pushed {
         Ok(pushed) => {
+            note.set_target(pushed.id());
             let flash_key = if pushed.is_new() { "pushed" } else { "there" };
             redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), flash_key, None, "")
         }
@@ -126,11 +137,11 @@ fn to_push(form: &PushForm) -> Result<Push, Error> {
     let mut push =
         Push::new(form.kind.trim(), form.args.trim()).queue(form.queue.trim()).priority(form.priority.parse()?);
     if !form.after.trim().is_empty() {
-        let error = || Error::invalid("after", "write how long from now, such as 30s, 10m, 2h30m or 3d");
+        let error = || Error::invalid("after", "write a delay such as 30s, 10m, 2h30m or 3d");
         push = push.after(parse_duration(&form.after).ok_or_else(error)?);
     }
     if !form.max_attempts.trim().is_empty() {
-        let error = |_| Error::invalid("max_attempts", "a whole number from 1");
+        let error = |_| Error::invalid("max_attempts", "must be a whole number, at least 1");
         push = push.max_attempts(form.max_attempts.trim().parse().map_err(error)?);
     }
     if !form.unique.trim().is_empty() {

@@ -56,9 +56,9 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<ScheduledPar
     let layout = layout.with_title("/scheduled", "Scheduled");
     let all = Filter::all().state(JobState::Scheduled);
     let hour = all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);
-    let soon = app.duly.list(hour).await?;
+    let soon = app.duly.jobs().list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = app.duly.list(all.limit(PAGE_SIZE).cursor(cursor).with_details()).await?;
+    let found = app.duly.jobs().list(all.limit(PAGE_SIZE).cursor(cursor).with_details()).await?;
     let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
     let rows = found.jobs.iter().map(|record| JobRow::new(&layout, record)).collect();
     let next =

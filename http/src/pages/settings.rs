@@ -7,7 +7,7 @@ use axum::response::{AppendHeaders, IntoResponse, Redirect};
 use serde::Deserialize;
 
 use super::layout::{self, Layout};
-use super::{PageResult, render};
+use super::{PageResult, flash, render};
 use crate::server::AppState;
 use duly::admin::Health;
 
@@ -53,8 +53,11 @@ pub(super) async fn save_appearance(layout: Layout, Query(params): Query<Appeara
         cookies.push(cookie("duly_theme", if theme.is_empty() { "auto" } else { theme }));
     }
     if let Some(wanted) = &params.zone {
+        // Only the form of the settings has a zone; the theme button needs no message.
+        let flash = flash::encode("appearance", None, "");
+        cookies.push((SET_COOKIE, flash::cookie(&layout.root, layout.secure, &flash)));
         cookies.push(cookie("duly_zone", &layout::zone(Some(wanted)).1));
     }
-    let to = format!("{}{}", layout.root, super::local_path_or(&params.next, "/settings?did=appearance"));
+    let to = format!("{}{}", layout.root, super::local_path_or(&params.next, "/settings"));
     Ok((AppendHeaders(cookies), Redirect::to(&to)).into_response())
 }

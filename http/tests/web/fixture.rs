@@ -68,6 +68,11 @@ pub async fn full_on(store: &str, options: impl FnOnce(Server) -> Server) -> Fix
     serve(duly, clock, guards, options).await
 }
 
+/// Returns a server on this store, which may have no tokens; with the clock of the machine.
+pub async fn open_to_all(duly: Duly) -> Fixture {
+    serve(duly, Clock::system(), Vec::new(), Server::open_to_all).await
+}
+
 async fn serve(duly: Duly, clock: Clock, guards: Vec<Guard>, options: impl FnOnce(Server) -> Server) -> Fixture {
     let stop = CancellationToken::new();
     let server = options(Server::new(duly.clone()));
@@ -147,7 +152,7 @@ async fn past(duly: &Duly, clock: &Clock) {
             minute_of(duly, chance, &node, (queue, kind, took), jobs, burst).await;
         }
         clock.advance(MINUTE * step as u32);
-        store.heartbeat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("sends a heartbeat");
     }
     store.leave(node.id).await.expect("leaves");
 }
@@ -220,13 +225,13 @@ async fn present(duly: &Duly) {
         .expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_81","preset":"1080p"}"#).queue("media")).await.expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_82","preset":"720p"}"#).queue("media")).await.expect("pushed");
-    duly.pause_queue("reports").await.expect("paused");
+    duly.queues().pause("reports").await.expect("paused");
     let rule =
         |name, pattern, kind| duly.cron(name, pattern).tz("Europe/Berlin").push(Push::new(kind, "{}").queue("default"));
     rule("nightly-backup", "0 3 * * *", "backup.run").await.expect("a rule");
     rule("cache-warm", "*/15 * * * *", "cache.warm").await.expect("a rule");
     rule("weekly-report", "30 8 * * MON", "report.weekly").await.expect("a rule");
-    duly.pause_cron("weekly-report").await.expect("paused");
+    duly.crons().pause("weekly-report").await.expect("paused");
 }
 
 /// Acquires locks and registers methods.
@@ -241,6 +246,10 @@ async fn locks_and_methods(duly: &Duly) -> Vec<Guard> {
                 .await
                 .expect("free"),
         );
+    }
+    for no in 1..=3 {
+        let lock = duly.lock("gpu").slots(3).note(format!("render-{no}")).ttl(3_600 * Duration::from_secs(1));
+        guards.push(lock.acquire().await.expect("free"));
     }
     let clear = |_: serde_json::Value, _| async { Ok::<_, std::io::Error>(true) };
     duly.on_call("cache.clear", clear).await.expect("registered");

@@ -4,5 +4,6 @@ mod api;
 mod browser;
 mod fixture;
 mod pages;
+mod send_mail;
 
 use test_support::servers;

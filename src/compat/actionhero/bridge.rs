@@ -104,6 +104,10 @@ impl BridgeBuilder {
     }
 
     /// Joins the cluster: subscribes to its channel until the last clone of the bridge is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the URL, the token or a method is invalid, and [`Error::Store`] if the server cannot be
+    /// reached.
     pub async fn join(self) -> Result<Bridge> {
         let (address, options) = parse_url(&self.url, StoreOptions::default())?;
         let StoreAddress::Foreign(ForeignSystem::ActionHero, server) = address else {
@@ -112,22 +116,25 @@ impl BridgeBuilder {
         reject_replicas(&options, "an ActionHero call")?;
         let token = self.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| {
-            Error::invalid("token", format!("missing: set ActionHero's serverToken with `token` or {TOKEN_VARIABLE}"))
+            Error::invalid(
+                "token",
+                format!("missing; pass ActionHero's serverToken to `token`, or put it into {TOKEN_VARIABLE}"),
+            )
         })?;
         for method in self.callable_methods.iter().chain(self.methods.iter().map(|(name, _)| name)) {
             check_method(method)?;
         }
         let runtime =
-            Handle::try_current().map_err(|_| Error::invalid("bridge", "must be joined in a tokio runtime"))?;
+            Handle::try_current().map_err(|_| Error::invalid("bridge", "call `join` inside a tokio runtime"))?;
         let methods = MethodRegistry::default();
         for (name, register) in self.methods {
             if !methods.add(name, register(runtime.clone())) {
-                return Err(Error::invalid("method", "too many methods"));
+                return Err(Error::invalid("method", "too many methods; register fewer on this bridge"));
             }
         }
         let channel = url_option(&options.system_options, "channel").unwrap_or(DEFAULT_CHANNEL).to_owned();
         let options =
-            StoreOptions { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: true, ..options };
+            StoreOptions { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: Some(true), ..options };
         let redis = Box::pin(Redis::open(server, &options)).await?;
         let messages = redis.subscribe_foreign(&channel);
         redis.ensure_foreign_subscribed(&channel).await?;
@@ -181,7 +188,10 @@ type NodeResponse = (String, Box<RawValue>);
 fn check_method(method: &str) -> Result<()> {
     match message::is_api_method(method) {
         true => Ok(()),
-        false => Err(Error::invalid("method", format!("{method:?} is not an ActionHero method; use api.NAME.NAME"))),
+        false => Err(Error::invalid(
+            "method",
+            format!("{method:?} is not an ActionHero method; use a path below api, such as api.cache.size"),
+        )),
     }
 }
 
@@ -366,19 +376,29 @@ impl BridgeCall {
     /// [`Error::Timeout`] if no response arrives. ActionHero does not report whether no node holds the connection, the
     /// method failed, or a message was lost.
     pub async fn first<T: DeserializeOwned>(self) -> Result<T> {
-        let method = self.method.clone();
+        let (method, timeout) = (self.method.clone(), self.timeout);
         let mut replies = self.collect_replies(Some(1)).await?;
-        let timed_out = || Error::Timeout { op: "call", reason: format!("no response to {method}; it may have run") };
+        let timed_out = || Error::Timeout {
+            op: "call",
+            reason: format!("timed out after {timeout:?} waiting for a response to {method}; the method may have run"),
+        };
         replies.pop().map(|reply| reply.value).ok_or_else(timed_out)
     }
 
     /// Calls and returns all responses, until as many arrived as the channel has subscribers, or until the timeout.
     /// The timeout always passes if a node does not respond, or if a subscriber is not a node.
+    ///
+    /// # Errors
+    /// The errors of [`BridgeCall::forget`], and [`Error::Timeout`] if the call could not be sent in time.
     pub async fn all<T: DeserializeOwned>(self) -> Result<Vec<BridgeReply<T>>> {
         self.collect_replies(None).await
     }
 
     /// Calls without waiting for responses. Returns the number of subscribers of the channel.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the method is not declared or the args are invalid, and [`Error::Store`] or
+    /// [`Error::Unknown`] if the server cannot be reached.
     pub async fn forget(self) -> Result<u64> {
         let message = self.build_message(&Uuid::now_v7().to_string())?;
         self.bridge.inner.publish(message).await
@@ -423,7 +443,10 @@ impl BridgeCall {
         let message = self.build_message(&id)?;
         // Registered before publishing: a response may arrive before the publish returns.
         let mut pending = PendingBridgeCall::open(inner.clone(), id)?;
-        let timed_out = |_| Error::Timeout { op: "call", reason: format!("{} was not sent in time", self.method) };
+        let timed_out = |_| Error::Timeout {
+            op: "call",
+            reason: format!("timed out after {:?} sending the call of {}", self.timeout, self.method),
+        };
         let subscribers = tokio::time::timeout_at(deadline, inner.publish(message)).await.map_err(timed_out)??;
         let max = max.unwrap_or_else(|| usize::try_from(subscribers).unwrap_or(usize::MAX));
         let mut replies = Vec::new();

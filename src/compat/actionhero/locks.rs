@@ -15,8 +15,8 @@ use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 use crate::store::redis as server;
 use crate::store::redis::{
-    ConnectionRole, PeerKeys, Script, check_lock_name, key_set, parse_lock_cursor, parse_number, span_micros,
-    u32_or_zero,
+    ConnectionRole, PeerKeys, Script, ScriptReply, check_lock_name, key_set, parse_lock_cursor, parse_number,
+    span_micros, u32_or_zero,
 };
 use crate::store::{
     AnnounceReply, LOCK_PAGE_SIZE, LOCK_WAITS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest, LockStore,
@@ -68,7 +68,7 @@ impl LockStore for ActionHero {
         }
         let lease = if request.wait { span_micros(request.lease).to_string() } else { String::new() };
         let mut cmd = lock_command(self, &script::ACTIONHERO_LOCK, &request.name)?;
-        cmd.arg(span_micros(request.ttl)).arg(format!("{}{}{}", request.node, request.owner, request.note)).arg(lease);
+        cmd.arg(span_micros(request.ttl)).arg(server::encode_lock_holder(request)).arg(lease);
         cmd.arg(u8::from(!self.confirm_delay.is_zero()));
         let mut lock_reply = LockReply::default();
         for _ in 0..LOCK_TRIES_MAX {
@@ -145,8 +145,9 @@ impl LockStore for ActionHero {
             cmd.arg(&scan_cursor).arg("MATCH").arg(format!("{}*", escape_glob(&self.lock_prefix)));
             cmd.arg("COUNT").arg(KEYS_PER_SCAN);
             let reply = self.redis.send_idempotent("locks", ConnectionRole::Client, 0, &cmd).await?;
-            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply)
-                .map_err(|_| Error::store("locks", "the server's reply to SCAN is malformed"))?;
+            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply).map_err(|_| {
+                Error::store("locks", "the server's reply to SCAN is malformed; check that it is Redis or Valkey")
+            })?;
             let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
             let names = names.filter_map(|key| key.strip_prefix(&self.lock_prefix).map(str::to_owned));
             let names =
@@ -160,11 +161,18 @@ impl LockStore for ActionHero {
                 return build_page(self, found).await;
             }
         }
-        Err(Error::store("locks", "the database has too many keys to scan all of them"))
+        Err(Error::store("locks", "the database has too many keys to scan all of them; ask for one lock by its name"))
     }
 
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        let cmd = lock_command(self, &script::ACTIONHERO_BREAK_LOCK, name)?;
+    async fn break_lock(&self, name: &str, owner: Option<LockOwner>) -> Result<u64> {
+        let mut cmd = lock_command(self, &script::ACTIONHERO_BREAK_LOCK, name)?;
+        match owner {
+            None => cmd.arg("").arg(""),
+            Some(owner) => match value_of_owner(self, name, owner).await? {
+                Some(value) => cmd.arg("1").arg(value),
+                None => return Ok(0),
+            },
+        };
         end_hold(self, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
     }
 }
@@ -242,10 +250,7 @@ async fn read_holders(store: &ActionHero, names: Vec<String>, found: &mut BTreeM
         return Ok(());
     }
     let keys: Vec<String> = names.iter().map(|name| store.lock_key(name)).collect::<Result<_>>()?;
-    let mut cmd = script::ACTIONHERO_LOCKS.call_with(&LockKeys::of_all(store), &keys);
-    cmd.arg(store.redis.manual_now()).arg(&names);
-    let mut reply =
-        store.redis.run_script_idempotent("locks", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCKS, &cmd).await?;
+    let mut reply = send_locks(store, &names, &keys).await?;
     let (names, holders, ttls_ms, holds) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
     for (((name, holder), ttl_ms), hold) in names.into_iter().zip(holders).zip(ttls_ms).zip(holds) {
         let name = String::from_utf8(name.unwrap_or_default()).unwrap_or_default();
@@ -262,6 +267,27 @@ async fn read_holders(store: &ActionHero, names: Vec<String>, found: &mut BTreeM
     Ok(())
 }
 
+/// Sends the script that reads the holders of these locks.
+async fn send_locks(store: &ActionHero, names: &[String], keys: &[String]) -> Result<ScriptReply> {
+    let mut cmd = script::ACTIONHERO_LOCKS.call_with(&LockKeys::of_all(store), keys);
+    cmd.arg(store.redis.manual_now()).arg(names);
+    store.redis.run_script_idempotent("locks", ConnectionRole::Client, 0, &script::ACTIONHERO_LOCKS, &cmd).await
+}
+
+/// Returns the value of ActionHero's key while this owner holds the lock; `None` if it does not.
+///
+/// The id of an ActionHero node is derived from its value, which the script cannot do.
+async fn value_of_owner(store: &ActionHero, name: &str, owner: LockOwner) -> Result<Option<Vec<u8>>> {
+    let mut reply = send_locks(store, &[name.to_owned()], &[store.lock_key(name)?]).await?;
+    let (_, holders, _, holds) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+    let Some(holder) = holders.into_iter().next().map(Option::unwrap_or_default) else {
+        return Ok(None);
+    };
+    let hold = holds.into_iter().next().flatten().unwrap_or_default();
+    let record = server::decode_lock_hold(name, &hold).unwrap_or_else(|| foreign_lock_record(name, &holder));
+    Ok((record.owner == owner).then_some(holder))
+}
+
 /// Returns the record of a lock that an ActionHero node holds: only the holder's name is known.
 fn foreign_lock_record(name: &str, holder: &[u8]) -> LockRecord {
     let holder = String::from_utf8_lossy(holder);
@@ -274,7 +300,7 @@ fn foreign_lock_record(name: &str, holder: &[u8]) -> LockRecord {
         node: NodeId::from_bytes(id),
         note: format!("ActionHero: {holder}"),
         fence: Fence(0),
-        since: from_micros(0),
+        since: None,
         expires: from_micros(0),
         waiters: 0,
     }

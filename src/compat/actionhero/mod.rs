@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{reject_replicas, url_option};
 use crate::error::{Error, Result};
+use crate::job::JobId;
 use crate::node::{NodeId, NodeRecord};
 use crate::store::contract::{self, Capabilities, HealthStore, PeerStore, Store};
 use crate::store::redis::{Redis, RedisUrl};
@@ -62,7 +63,7 @@ impl ActionHero {
         let lock_prefix = url_option(&options.system_options, "lock_prefix").unwrap_or(DEFAULT_LOCK_PREFIX).to_owned();
         // ActionHero's own locks are lost with the server's memory too.
         let prefix = format!("{}:actionhero", options.prefix);
-        let options = StoreOptions { prefix, allow_data_loss: true, ..options.clone() };
+        let options = StoreOptions { prefix, allow_data_loss: Some(true), ..options.clone() };
         Ok(ActionHero { redis: Redis::open(server, &options).await?, lock_prefix, confirm_delay })
     }
 
@@ -87,12 +88,20 @@ impl Store for ActionHero {
         "open redis://HOST for that, even on the same server"
     }
 
+    fn parse_job_id(&self, text: &str) -> Result<JobId> {
+        text.parse()
+    }
+
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
         self.redis.runtime()
     }
 
     fn now(&self) -> SystemTime {
         Store::now(&self.redis)
+    }
+
+    fn check_files(&self, _op: &'static str, _seen_id: Option<&str>) -> Result<()> {
+        Ok(())
     }
 }
 

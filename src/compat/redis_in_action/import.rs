@@ -18,7 +18,7 @@ use crate::store::redis::{ConnectionRole, QueueKeys, dead_group, encode_first_fa
 /// Most delayed items moved in one operation.
 const DELAYED_MOVED_MAX: usize = 200;
 /// Most batches per import. Items that cannot be moved are skipped; behind some 2,000 of them, further items wait.
-const MOVE_STEPS_MAX: usize = 10;
+const MOVE_BATCHES_MAX: usize = 10;
 /// The kind of the dead jobs that malformed items become.
 const MALFORMED_KIND: &str = "redis-in-action:malformed";
 /// Delay after which items locked by another poller are checked again.
@@ -47,7 +47,7 @@ pub(super) struct ImportResult {
 pub(super) async fn import_jobs(store: &RedisInAction, queue: &str, max: usize) -> Result<ImportResult> {
     let keys = store.redis.keys(queue);
     let (mut pending, mut skipped) = (read_pending(store, &keys, max, 0).await?, 0);
-    for _ in 0..MOVE_STEPS_MAX {
+    for _ in 0..MOVE_BATCHES_MAX {
         if pending.due.is_empty() {
             break;
         }

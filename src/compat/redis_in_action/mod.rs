@@ -19,7 +19,7 @@ use self::item::Item;
 use super::{one_by_one, script, url_option};
 use crate::error::{Error, Result};
 use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Due, Push, PushResult};
-use crate::job::{JobId, JobRecord, Priority};
+use crate::job::{HeldJob, JobId, JobRecord, Priority};
 use crate::node::{Node, NodeId};
 use crate::store::contract::{self, Capabilities, HealthStore, JobStore, Store};
 use crate::store::redis::{QueueKeys, Redis, RedisUrl, key_set, partially_applied, span_micros};
@@ -107,22 +107,23 @@ fn mixed_list_error(queue: &str, reason: &str) -> Error {
 
 /// Rejects pushes with options that the format cannot express.
 fn check_supported(job: &Push) -> Result<()> {
-    let unsupported =
-        |field, name: &str| Err(Error::invalid(field, format!("an item of Redis in Action carries no {name}")));
+    let unsupported = |field, name: &str| {
+        Err(Error::invalid(field, format!("an item of Redis in Action cannot have {name}; leave it out")))
+    };
     if job.priority != Priority::Normal {
-        return unsupported("priority", "priority");
+        return unsupported("priority", "a priority");
     }
     if job.unique.is_some() {
-        return unsupported("unique", "unique key");
+        return unsupported("unique", "a unique key");
     }
     if job.max_attempts != DEFAULT_MAX_ATTEMPTS {
-        return unsupported("max_attempts", "number of attempts");
+        return unsupported("max_attempts", "a number of attempts");
     }
     if job.timeout != DEFAULT_TIMEOUT {
-        return unsupported("timeout", "timeout");
+        return unsupported("timeout", "a timeout");
     }
     if !job.tags.is_empty() || job.traceparent.is_some() {
-        return unsupported("tags", "tags and no trace");
+        return unsupported("tags", "tags or a trace");
     }
     let args = job.args.as_deref().unwrap_or("null");
     if !args.trim_start().starts_with('[') {
@@ -224,10 +225,17 @@ impl Store for RedisInAction {
 
     fn advice(&self, capability: &str) -> &'static str {
         match capability {
-            contract::transfer::CAPABILITY => "other programs keep pushing to them; let a worker drain them",
+            contract::transfer::CAPABILITY => {
+                "other programs keep pushing to its queues; let a worker drain them instead"
+            }
             contract::maintenance::CAPABILITY => "use the tools of its own system",
+            contract::transactions::CAPABILITY => contract::transactions::ADVICE,
             _ => contract::USE_FULL_STORE,
         }
+    }
+
+    fn parse_job_id(&self, text: &str) -> Result<JobId> {
+        text.parse()
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
@@ -236,6 +244,10 @@ impl Store for RedisInAction {
 
     fn now(&self) -> SystemTime {
         Store::now(&*self.redis)
+    }
+
+    fn check_files(&self, _op: &'static str, _seen_id: Option<&str>) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -274,6 +286,10 @@ impl JobStore for RedisInAction {
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         self.redis.settle(node, ends).await
+    }
+
+    async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool> {
+        self.redis.set_alone(node, held, alone).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {

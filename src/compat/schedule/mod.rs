@@ -24,7 +24,7 @@ use crate::store::{StoreAddress, StoreOptions, parse_url};
 /// Most ids leased in one operation.
 pub const SCHEDULE_BATCH_MAX: usize = 1_000;
 /// Default number of attempts after which an id is dead.
-pub const SCHEDULE_MAX_ATTEMPTS: u32 = 25;
+pub const DEFAULT_SCHEDULE_MAX_ATTEMPTS: u32 = 25;
 /// Longest time between two polls: other programs add members without publishing a wake.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// First delay after a failed request; doubles up to [`POLL_INTERVAL`].
@@ -38,6 +38,7 @@ const DEAD_IDS_MAX: usize = 1_000;
 
 /// The unit of the scores of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScoreUnit {
     /// Seconds since 1970, with a fraction.
     Seconds,
@@ -148,6 +149,10 @@ impl SortedSetScheduleBuilder {
     }
 
     /// Opens the schedule.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the URL or the key is invalid, or if the scores have another unit; [`Error::Store`] if the
+    /// server cannot be reached.
     pub async fn open(self) -> Result<SortedSetSchedule> {
         let (address, options) = parse_url(&self.url, StoreOptions::default())?;
         let StoreAddress::Redis(server) = address else {
@@ -155,7 +160,7 @@ impl SortedSetScheduleBuilder {
         };
         reject_replicas(&options, "a schedule")?;
         // The set may belong to another program, which decides how durable its server is.
-        let options = StoreOptions { allow_data_loss: true, ..options };
+        let options = StoreOptions { allow_data_loss: Some(true), ..options };
         let keys = ScheduleKeys::new(&options.prefix, &self.key)?;
         let store = Box::pin(Redis::open(server, &options)).await?;
         let wakes = store.subscribe_foreign(&keys.channel);
@@ -235,7 +240,11 @@ async fn agree_on_score_unit(store: &Redis, keys: &ScheduleKeys, requested: Opti
     match requested {
         Some(requested) if requested != recorded => Err(Error::invalid(
             "scores",
-            format!("this schedule counts {}, as recorded in the field `scores` of {}", recorded.as_str(), keys.conf),
+            format!(
+                "the scores of this schedule are in {}, as the field `scores` of {} records; use that unit",
+                recorded.as_str(),
+                keys.conf
+            ),
         )),
         _ => Ok(recorded),
     }
@@ -251,7 +260,8 @@ async fn detect_score_unit(store: &Redis, keys: &ScheduleKeys) -> Result<ScoreUn
     Ok(if millis { ScoreUnit::Millis } else { ScoreUnit::Seconds })
 }
 
-/// A schedule in one sorted set of a Redis server.
+/// A schedule in one sorted set of a Redis server. The guide
+/// [Interoperability](crate::guide::interop#a-schedule-in-one-sorted-set) has an example.
 #[derive(Debug)]
 pub struct SortedSetSchedule {
     store: Redis,
@@ -265,6 +275,9 @@ pub struct SortedSetSchedule {
 
 impl SortedSetSchedule {
     /// Opens the schedule in the sorted set with this key. The set need not exist yet.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetScheduleBuilder::open`].
     pub async fn open(url: impl Into<String>, key: impl Into<String>) -> Result<SortedSetSchedule> {
         SortedSetSchedule::builder(url, key).open().await
     }
@@ -275,7 +288,7 @@ impl SortedSetSchedule {
             url: url.into(),
             key: key.into(),
             score_unit: None,
-            max_attempts: SCHEDULE_MAX_ATTEMPTS,
+            max_attempts: DEFAULT_SCHEDULE_MAX_ATTEMPTS,
         }
     }
 
@@ -288,6 +301,10 @@ impl SortedSetSchedule {
     /// Schedules an id for a time by the server's clock. An id that already waits gets the new time.
     ///
     /// A leased id keeps its lease, and this becomes its next occurrence. A dead id is revived.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the id is empty or too long; [`Error::Store`] or [`Error::Unknown`] if the server cannot be
+    /// reached. It is safe to repeat.
     pub async fn enqueue(&self, id: impl AsRef<[u8]>, due: Due) -> Result<EnqueueResult> {
         let due = match due {
             Due::Now => "+0".to_owned(),
@@ -306,6 +323,9 @@ impl SortedSetSchedule {
     /// Removes an id and its next occurrence. Returns whether the id existed.
     ///
     /// A worker that holds the id gets [`DoneResult::NotHeld`] when it is done.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetSchedule::enqueue`].
     pub async fn remove(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         let mut cmd = self.schedule_command(&script::SCHEDULE_REMOVE);
         cmd.arg(check_id(id.as_ref())?);
@@ -313,11 +333,18 @@ impl SortedSetSchedule {
     }
 
     /// Leases the id that has been due longest, if any is due. No other caller gets it before the lease expires.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetSchedule::get_expired_batch`].
     pub async fn get_expired(&self, lease: Duration) -> Result<Option<LeasedId>> {
         Ok(self.get_expired_batch(lease, 1).await?.pop())
     }
 
     /// Leases up to `max` due ids, at most [`SCHEDULE_BATCH_MAX`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lease is zero; [`Error::Store`] if the server cannot be reached. After
+    /// [`Error::Unknown`], ids may be leased: they return when the lease expires.
     pub async fn get_expired_batch(&self, lease: Duration, max: usize) -> Result<Vec<LeasedId>> {
         Ok(self.take_due(lease, max).await?.0)
     }
@@ -326,6 +353,9 @@ impl SortedSetSchedule {
     /// A member that another program added without a wake is found within a second.
     ///
     /// Retryable errors are logged and retried.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lease is zero.
     pub async fn next_expired(&self, lease: Duration) -> Result<LeasedId> {
         let mut backoff = BACKOFF_MIN;
         loop {
@@ -349,16 +379,25 @@ impl SortedSetSchedule {
     }
 
     /// Extends the lease to `lease` from now. Returns whether the caller still held the id.
+    ///
+    /// # Errors
+    /// [`Error::Store`] or [`Error::Unknown`] if the server cannot be reached.
     pub async fn extend(&self, id: &LeasedId, lease: Duration) -> Result<bool> {
         Ok(self.settle("extend", id, lease).await? == 1)
     }
 
     /// Gives an id back, due again after a delay. Counts as an attempt. Returns whether the caller still held the id.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetSchedule::extend`].
     pub async fn retry(&self, id: &LeasedId, after: Duration) -> Result<bool> {
         Ok(self.settle("retry", id, after).await? == 1)
     }
 
     /// Reports an id as done.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetSchedule::extend`].
     pub async fn done(&self, id: &LeasedId) -> Result<DoneResult> {
         Ok(match self.settle("done", id, Duration::ZERO).await? {
             1 => DoneResult::Removed,
@@ -369,6 +408,9 @@ impl SortedSetSchedule {
 
     /// Returns ids that used up their attempts, about a thousand at most. [`SortedSetSchedule::enqueue`] revives an id,
     /// [`SortedSetSchedule::remove`] deletes it.
+    ///
+    /// # Errors
+    /// The errors of [`SortedSetSchedule::extend`].
     pub async fn dead(&self) -> Result<Vec<DeadId>> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(&self.keys.dead).arg(0).arg("COUNT").arg(DEAD_IDS_MAX);

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::entry::{CrashRecord, SidekiqEntry};
 use super::keys::EntryKeys;
-use super::scripts::{CLAIM, LEAVE_IDLE, TAKE_BACK};
+use super::scripts::{CLAIM, LEAVE_IDLE, SET_ALONE, TAKE_BACK};
 use super::{HeldEntry, HoldId, Sidekiq, entry, mixed_list_error, promote, settle};
 use crate::clock::{from_micros, micros};
 use crate::compat::sidekiq::find_job;
 use crate::error::Result;
+use crate::job::push::ARGS_BYTES_MAX;
 use crate::job::{Fence, HeldJob, Locator};
 use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys, ScriptReply};
@@ -27,9 +28,13 @@ pub(super) async fn claim(store: &Sidekiq, node: NodeId, claim: Claim) -> Result
         (taken_back, suspect_has_more) = take_back(store, node, suspect, &keys).await?;
     }
     let mut reply = match (claim.resync, claim.max) {
-        (true, _) => resync(store, node, &keys).await?,
+        (true, _) => resync(store, node, &keys, claim.args_bytes_max.is_none()).await?,
         (false, 0) => leave_idle_list(store, node, &keys).await?,
-        (false, max) => take_ready(store, node, &keys, max.min(CLAIM_MAX), claim.kinds.as_deref()).await?,
+        (false, max) => {
+            // The script does not measure entries: it takes as many as fit at their maximum size.
+            let fitting = claim.args_bytes_max.map_or(CLAIM_MAX, |bytes| (bytes / ARGS_BYTES_MAX).max(1));
+            take_ready(store, node, &keys, max.min(CLAIM_MAX).min(fitting), claim.kinds.as_deref()).await?
+        }
     };
     reply.taken_back = taken_back;
     reply.suspect_has_more = suspect_has_more;
@@ -111,6 +116,7 @@ async fn send_claim(
 
 fn to_held_job(entry: SidekiqEntry, fence: Fence, locator: i64) -> HeldJob {
     HeldJob {
+        args_bytes: entry.job.args.len(),
         job: entry.job,
         fence,
         due: from_micros(entry.due),
@@ -159,7 +165,7 @@ async fn leave_idle_list(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Res
 }
 
 /// Returns all jobs of this queue that the node holds, in the order of their claims.
-async fn resync(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<ClaimReply> {
+async fn resync(store: &Sidekiq, node: NodeId, keys: &QueueKeys, with_args: bool) -> Result<ClaimReply> {
     let now = store.now();
     let entries = find_job::read_held(store, "claim", keys, &[node.to_string()]).await?;
     let crashes = find_job::read_crashes(store, "claim", keys, entries.iter().map(|entry| &entry.bytes[..])).await?;
@@ -180,7 +186,20 @@ async fn resync(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claim
         }
     }
     remember_held(store, node, &keys.queue, held);
+    if !with_args {
+        jobs.iter_mut().for_each(HeldJob::drop_args);
+    }
     Ok(ClaimReply::new(now, jobs))
+}
+
+/// Implements `JobStore::set_alone`.
+pub(super) async fn set_alone(store: &Sidekiq, node: NodeId, held: &HeldJob, alone: bool) -> Result<bool> {
+    let keys = store.redis.keys(&held.job.queue);
+    let mut cmd = SET_ALONE.call(&EntryKeys::new(&store.keys, &keys).held_by(node));
+    cmd.arg(store.manual_now()).arg(node.to_string());
+    cmd.arg(settle::held_field(held.fence, held.locator.value())).arg(u8::from(alone));
+    let mut reply = store.run_script("set_alone", ConnectionRole::Worker, &SET_ALONE, &cmd).await?;
+    Ok(reply.int()? == 1)
 }
 
 /// Takes back a bounded number of entries from a node that may be dead. Returns how many, and whether it holds more.

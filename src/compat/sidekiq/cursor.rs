@@ -46,7 +46,8 @@ impl SectionPosition {
                 EntryPosition::Schedule(score)
                 | EntryPosition::Retry(score)
                 | EntryPosition::Dead(score)
-                | EntryPosition::Done(score),
+                | EntryPosition::Done(score)
+                | EntryPosition::Reserved(_, score),
                 _,
             ) => SectionPosition::Scored(score, entry_digest(found)),
             (EntryPosition::Ready, SectionPosition::Listed(passed, mut digests)) => {

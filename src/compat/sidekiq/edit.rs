@@ -11,7 +11,6 @@ use crate::compat::sidekiq::find_job::{EntryPosition, JobSet, LocatedEntry, find
 use crate::error::Result;
 use crate::job::JobId;
 use crate::job::push::Due;
-use crate::node::NodeId;
 use crate::store::ChangeResult;
 use crate::store::redis::ConnectionRole;
 
@@ -63,13 +62,15 @@ async fn move_entry(
         let Some(found) = find_entry(store, op, id).await? else {
             return Ok(ChangeResult::NotFound);
         };
-        if matches!(found.position, EntryPosition::Running(..)) {
-            return Ok(ChangeResult::Running);
+        match found.position {
+            EntryPosition::Running(..) => return Ok(ChangeResult::Running),
+            EntryPosition::Reserved(..) => return Ok(ChangeResult::Moving),
+            _ => {}
         }
         let crash = read_crash(store, op, &found).await?;
         let target = target_of(&found, crash.as_ref());
         let to = target.as_ref().map(|target| (target.set, target.due.as_str()));
-        let mut cmd = move_command(store, &found.queue, found.position, None, to);
+        let mut cmd = move_command(store, &found.queue, found.position, to);
         cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg(target.map(|target| target.entry).unwrap_or_default());
         let mut reply = store.run_script(op, ConnectionRole::Client, &MOVE_ENTRIES, &cmd).await?;
         match (reply.text()?.as_str(), reply.int()?) {
@@ -84,16 +85,10 @@ async fn move_entry(
 }
 
 /// Returns the call of the script that moves entries from one position; the caller appends the entries.
-pub(super) fn move_command(
-    store: &Sidekiq,
-    queue: &str,
-    from: EntryPosition,
-    mover: Option<NodeId>,
-    to: Option<(Option<JobSet>, &str)>,
-) -> Cmd {
+fn move_command(store: &Sidekiq, queue: &str, from: EntryPosition, to: Option<(Option<JobSet>, &str)>) -> Cmd {
     let (keys, list) = (store.redis.keys(queue), store.keys.queue_key(queue));
     let (source, source_kind) = match from {
-        EntryPosition::Ready | EntryPosition::Running(..) => (&list, "list"),
+        EntryPosition::Ready | EntryPosition::Running(..) | EntryPosition::Reserved(..) => (&list, "list"),
         EntryPosition::Schedule(_) => (&store.keys.schedule, "set"),
         EntryPosition::Retry(_) => (&store.keys.retry, "set"),
         EntryPosition::Dead(_) => (&store.keys.dead, "set"),
@@ -106,7 +101,6 @@ pub(super) fn move_command(
     };
     let mut cmd = MOVE_ENTRIES.call(&EntryKeys::new(&store.keys, &keys).between(source, target));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember_ids));
-    cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default());
     cmd.arg(source_kind).arg(target_kind).arg(due).arg(queue);
     cmd
 }

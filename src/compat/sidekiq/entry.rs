@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::id;
 use super::json::{self, JsonObject, encode_float, encode_object, encode_seconds, encode_string, normalize, set_field};
+use super::{active_job, id};
 use crate::clock::{Micros, from_micros, to_micros};
 use crate::job::push::{DEFAULT_TIMEOUT, Push, TAGS_MAX, is_word};
 use crate::job::{Failure, Job, JobId, JobRecord, Priority, State};
@@ -13,11 +13,13 @@ use crate::node::NodeId;
 
 /// Retries of a job with `"retry": true`.
 const DEFAULT_MAX_RETRIES: u32 = 25;
+/// The timeout of a job that Ruby pushed: none in practice, since Sidekiq has no timeouts and its jobs may be long.
+const RUBY_JOB_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Failures kept in an entry, and the bytes of each: the entry is rewritten with every failure.
 const FAILURES_MAX: usize = 10;
 const FAILURE_BYTES_MAX: usize = 1_000;
 /// The error of an attempt whose node died.
-const NODE_DIED_ERROR: &str = "the node died, or was paused beyond its lease, while it held this job";
+const NODE_DIED_ERROR: &str = "the node died while it held this job, or was paused for longer than its lease";
 /// Fields of a failed job, removed when it is restarted.
 const FAILURE_FIELDS: [&str; 7] =
     ["error_message", "error_class", "error_backtrace", "failed_at", "retry_count", "retried_at", "discarded_at"];
@@ -93,7 +95,7 @@ fn read_tags(fields: &JsonObject<'_>) -> Vec<String> {
 pub(super) fn parse_entry(queue: &str, bytes: &[u8], crash: Option<&CrashRecord>) -> Result<SidekiqEntry, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
     let fields = JsonObject::parse(text)?;
-    let kind: String = fields.get("class").ok_or("has no class")?;
+    let kind = active_job::kind(&fields, fields.get("class").ok_or("has no class")?);
     let own: DulyFields = fields.get("duly").unwrap_or_default();
     let timestamp = |name: &str| fields.raw(name).and_then(parse_timestamp);
     let id = fields.get::<String>("jid").map_or_else(|| id::id_from_bytes(bytes), |jid| id::id_from_jid(&jid));
@@ -117,7 +119,7 @@ pub(super) fn parse_entry(queue: &str, bytes: &[u8], crash: Option<&CrashRecord>
             priority: Priority::Normal,
             pushed: from_micros(pushed),
             max_attempts: retries.unwrap_or(0).saturating_add(1),
-            timeout: own.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis),
+            timeout: own.timeout_ms.map_or_else(|| default_timeout(id), Duration::from_millis),
             keep: own.keep_ms.map_or(Duration::ZERO, Duration::from_millis),
             unique: None,
             tags: read_tags(&fields),
@@ -204,7 +206,7 @@ fn json_field(name: &str, text: impl Into<String>) -> JsonField {
 pub(super) fn encode_push(push: &Push, now: Micros, ready: bool) -> Result<String, String> {
     let text = push.args.as_deref().map_err(Clone::clone)?;
     let own = DulyFields {
-        timeout_ms: (push.timeout != DEFAULT_TIMEOUT).then(|| millis(push.timeout)),
+        timeout_ms: (push.timeout != default_timeout(push.id)).then(|| millis(push.timeout)),
         keep_ms: push.keep.filter(|keep| !keep.is_zero()).map(millis),
         traceparent: push.traceparent.clone(),
         ..DulyFields::default()
@@ -236,14 +238,22 @@ struct JobFields<'j> {
 
 impl JobFields<'_> {
     fn encode(&self, args: &str, mut own: DulyFields) -> Result<Vec<JsonField>, String> {
+        let active_job = active_job::complete_args(args, self.kind, self.queue, self.id);
+        let args = active_job.as_deref().unwrap_or(args);
         let ruby = normalize(args)?;
         own.single_arg = !ruby.starts_with('[');
         own.args = (ruby != args).then(|| args.to_owned());
         let mut fields = vec![
             json_field("retry", self.max_attempts.saturating_sub(1).to_string()),
             json_field("queue", encode_string(self.queue)),
-            json_field("class", encode_string(self.kind)),
         ];
+        match active_job {
+            Some(_) => {
+                fields.push(json_field("class", encode_string(active_job::WRAPPERS[0])));
+                fields.push(json_field("wrapped", encode_string(self.kind)));
+            }
+            None => fields.push(json_field("class", encode_string(self.kind))),
+        }
         if !self.tags.is_empty() {
             let tags: Vec<String> = self.tags.iter().map(|tag| encode_string(tag)).collect();
             fields.push(json_field("tags", format!("[{}]", tags.join(","))));
@@ -262,6 +272,11 @@ fn encode_duly_fields(own: &DulyFields) -> String {
     serde_json::to_string(own).unwrap_or_else(|_| "{}".to_owned())
 }
 
+/// Returns the timeout of a job whose entry has none.
+fn default_timeout(id: JobId) -> Duration {
+    if id::is_duly_id(id) { DEFAULT_TIMEOUT } else { RUBY_JOB_TIMEOUT }
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -271,7 +286,7 @@ pub(super) fn encode_record(record: &JobRecord) -> Result<String, String> {
     let job = &record.job;
     let tail = record.failures.len().saturating_sub(FAILURES_MAX);
     let own = DulyFields {
-        timeout_ms: (job.timeout != DEFAULT_TIMEOUT).then(|| millis(job.timeout)),
+        timeout_ms: (job.timeout != default_timeout(job.id)).then(|| millis(job.timeout)),
         keep_ms: (!job.keep.is_zero()).then(|| millis(job.keep)),
         traceparent: job.traceparent.clone(),
         crashes: record.crashes,

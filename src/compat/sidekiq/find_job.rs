@@ -6,16 +6,14 @@ use std::time::SystemTime;
 
 use crate::clock::{Micros, from_micros, micros};
 use crate::compat::sidekiq::entry::CrashRecord;
-use crate::compat::sidekiq::keys::EntryKeys;
-use crate::compat::sidekiq::scripts::COUNTS;
-use crate::compat::sidekiq::{Sidekiq, convert_reply, entry, id, keys};
+use crate::compat::sidekiq::{Sidekiq, convert_reply, counts, entry, id, keys, reserved};
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, JobRecord, State};
 use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys, sha1};
 
 /// Entries read at a time.
-const ENTRIES_PER_STEP: usize = 500;
+const ENTRIES_PER_BATCH: usize = 500;
 /// Most entries of a queue or a set scanned in the search for one job.
 const SCANNED_MAX: usize = 200_000;
 
@@ -28,6 +26,8 @@ pub(super) enum EntryPosition {
     Dead(Micros),
     Done(Micros),
     Running(NodeId, Fence, i64),
+    /// Taken out of its position by a transfer: its state there, and its score if it was in a set.
+    Reserved(State, Micros),
 }
 
 /// An entry and its position.
@@ -48,15 +48,20 @@ impl LocatedEntry {
             EntryPosition::Dead(_) => (State::Dead, None, None),
             EntryPosition::Done(_) => (State::Done, None, None),
             EntryPosition::Running(node, fence, _) => (State::Running, Some(node), Some(fence)),
+            EntryPosition::Reserved(state, _) => (state, None, None),
         };
         let due = match self.position {
-            EntryPosition::Schedule(due) | EntryPosition::Retry(due) => due,
+            EntryPosition::Schedule(due)
+            | EntryPosition::Retry(due)
+            | EntryPosition::Reserved(State::Scheduled, due) => due,
             _ => entry.due,
         };
         let ended = match self.position {
-            EntryPosition::Dead(died) => Some(died),
+            EntryPosition::Dead(died) | EntryPosition::Reserved(State::Dead, died) => Some(died),
             // The score is the end of the time to keep the job, which starts when it is done.
-            EntryPosition::Done(until) => Some(until - micros(entry.job.keep)),
+            EntryPosition::Done(until) | EntryPosition::Reserved(State::Done, until) => {
+                Some(until - micros(entry.job.keep))
+            }
             _ => None,
         };
         let (ended, failures) = (ended.map(from_micros), entry.failures);
@@ -111,9 +116,10 @@ async fn find_entry_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result
     }
     for queue in &queues {
         let keys = store.redis.keys(queue);
-        let nodes = read_holding_nodes(store, op, &keys).await?;
-        let running = read_held(store, op, &keys, &nodes).await?;
-        if let Some(found) = running.into_iter().find(|entry| entry.has_id(id)) {
+        let state = counts::read_queue(store, op, &keys).await?;
+        let mut held = read_held(store, op, &keys, &state.holders).await?;
+        held.extend(reserved::read(store, op, &keys, &state).await?);
+        if let Some(found) = held.into_iter().find(|entry| entry.has_id(id)) {
             return Ok(Some(found));
         }
         if let Some(found) = find_done(store, op, &keys, id).await? {
@@ -146,11 +152,11 @@ pub(super) async fn locate_jobs(
         let mut from = 0;
         while !wanted.is_empty() {
             let found = match set {
-                Some(set) => read_set_page(store, op, set, from, ENTRIES_PER_STEP).await?,
-                None => read_queue_page(store, op, queue, from, ENTRIES_PER_STEP).await?,
+                Some(set) => read_set_page(store, op, set, from, ENTRIES_PER_BATCH).await?,
+                None => read_queue_page(store, op, queue, from, ENTRIES_PER_BATCH).await?,
             };
-            from += ENTRIES_PER_STEP;
-            let is_last = found.len() < ENTRIES_PER_STEP;
+            from += ENTRIES_PER_BATCH;
+            let is_last = found.len() < ENTRIES_PER_BATCH;
             collect(found, &mut wanted);
             if is_last {
                 break;
@@ -164,7 +170,8 @@ pub(super) async fn locate_jobs(
     Ok(located)
 }
 
-/// Returns those of these ids that exist in a queue; empty if the queue and the sets hold more than `max` entries.
+/// Returns those of these ids that exist in a queue; only those that a transfer has reserved if the queue and the sets
+/// hold more than `max` entries.
 pub(super) async fn find_existing_ids(
     store: &Sidekiq,
     op: &'static str,
@@ -172,11 +179,18 @@ pub(super) async fn find_existing_ids(
     ids: &HashSet<JobId>,
     max: usize,
 ) -> Result<HashSet<JobId>> {
-    let mut existing = HashSet::new();
     if ids.is_empty() {
-        return Ok(existing);
+        return Ok(HashSet::new());
     }
-    let list = store.keys.queue_key(queue);
+    let (keys, list) = (store.redis.keys(queue), store.keys.queue_key(queue));
+    let state = counts::read_queue(store, op, &keys).await?;
+    // Returns those of these entries that have one of the ids.
+    let select = |entries: Vec<LocatedEntry>| {
+        let of_queue = entries.into_iter().filter(|entry| entry.queue == queue);
+        of_queue.filter_map(|entry| entry_job_id(queue, &entry.bytes)).filter(|id| ids.contains(id)).collect()
+    };
+    // Whatever the size of the queue, a transfer has reserved at most one batch of it.
+    let mut existing: HashSet<JobId> = select(reserved::read(store, op, &keys, &state).await?);
     let mut size = 0;
     for (command, key) in
         [("LLEN", &list), ("ZCARD", &store.keys.schedule), ("ZCARD", &store.keys.retry), ("ZCARD", &store.keys.dead)]
@@ -193,10 +207,8 @@ pub(super) async fn find_existing_ids(
         entries.extend(read_set_page(store, op, set, 0, max).await?);
     }
     entries.extend(read_queue_page(store, op, queue, 0, max).await?);
-    let keys = store.redis.keys(queue);
-    entries.extend(read_held(store, op, &keys, &read_holding_nodes(store, op, &keys).await?).await?);
-    let of_queue = entries.iter().filter(|entry| entry.queue == queue);
-    existing.extend(of_queue.filter_map(|entry| entry_job_id(queue, &entry.bytes)).filter(|id| ids.contains(id)));
+    entries.extend(read_held(store, op, &keys, &state.holders).await?);
+    existing.extend(select(entries));
     Ok(existing)
 }
 
@@ -284,7 +296,7 @@ async fn find_in_set(store: &Sidekiq, op: &'static str, set: JobSet, id: JobId) 
     let (mut cursor, mut scanned) = ("0".to_owned(), 0);
     while scanned < SCANNED_MAX {
         let mut cmd = redis::cmd("ZSCAN");
-        cmd.arg(set.key(store)).arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(ENTRIES_PER_STEP);
+        cmd.arg(set.key(store)).arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(ENTRIES_PER_BATCH);
         let (next, members): (String, Vec<(Vec<u8>, f64)>) = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
         if let Some(found) = members.into_iter().map(|member| set.locate(member)).find(|entry| entry.has_id(id)) {
             return Ok(Some(found));
@@ -292,7 +304,7 @@ async fn find_in_set(store: &Sidekiq, op: &'static str, set: JobSet, id: JobId) 
         if next == "0" {
             return Ok(None);
         }
-        (cursor, scanned) = (next, scanned + ENTRIES_PER_STEP);
+        (cursor, scanned) = (next, scanned + ENTRIES_PER_BATCH);
     }
     Err(too_many_entries(op, set.key(store)))
 }
@@ -300,11 +312,11 @@ async fn find_in_set(store: &Sidekiq, op: &'static str, set: JobSet, id: JobId) 
 /// Scans from the head: entries pushed during the scan shift others back, so some are seen twice and none is skipped.
 async fn find_in_queue(store: &Sidekiq, op: &'static str, queue: &str, id: JobId) -> Result<Option<LocatedEntry>> {
     let list = store.keys.queue_key(queue);
-    for from in (0..SCANNED_MAX).step_by(ENTRIES_PER_STEP) {
+    for from in (0..SCANNED_MAX).step_by(ENTRIES_PER_BATCH) {
         let mut cmd = redis::cmd("LRANGE");
-        cmd.arg(&list).arg(from).arg(from + ENTRIES_PER_STEP - 1);
+        cmd.arg(&list).arg(from).arg(from + ENTRIES_PER_BATCH - 1);
         let entries: Vec<Vec<u8>> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
-        let is_last = entries.len() < ENTRIES_PER_STEP;
+        let is_last = entries.len() < ENTRIES_PER_BATCH;
         let found = |bytes: Vec<u8>| LocatedEntry {
             queue: queue.to_owned(),
             position: EntryPosition::Ready,
@@ -321,7 +333,12 @@ async fn find_in_queue(store: &Sidekiq, op: &'static str, queue: &str, id: JobId
 }
 
 fn too_many_entries(op: &'static str, key: &str) -> Error {
-    Error::store(op, format!("{key} holds more than {SCANNED_MAX} entries, and Sidekiq has no index by id"))
+    Error::store(
+        op,
+        format!(
+            "{key} holds more than {SCANNED_MAX} entries, and Sidekiq has no index by id; let workers empty it first"
+        ),
+    )
 }
 
 /// Finds a done job that has not been pruned.
@@ -370,18 +387,6 @@ pub(super) async fn read_done_since(
         bytes: bytes.unwrap_or_default().into(),
     };
     Ok(ids.into_iter().zip(entries).map(found).collect())
-}
-
-/// Returns the nodes that hold entries of a queue.
-pub(super) async fn read_holding_nodes(store: &Sidekiq, op: &'static str, keys: &QueueKeys) -> Result<Vec<String>> {
-    let mut cmd = COUNTS.call(&EntryKeys::new(&store.keys, keys));
-    cmd.arg(store.manual_now());
-    let mut reply = store.run_script(op, ConnectionRole::Client, &COUNTS, &cmd).await?;
-    let _paused = reply.int()?;
-    let _moving = reply.text()?;
-    let [_ready, _running, _done] = [reply.int()?, reply.int()?, reply.int()?];
-    let names = reply.list()?.into_iter().flatten().filter_map(|name| String::from_utf8(name).ok());
-    Ok(names.collect())
 }
 
 /// Returns the entries of a queue that these nodes hold, in the order of their claims.

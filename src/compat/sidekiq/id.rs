@@ -47,6 +47,27 @@ pub(super) fn jid_from_id(id: JobId) -> Option<String> {
     }
 }
 
+/// Returns the id of the job to which Sidekiq gave this jid: 24 lower-case hexadecimal digits. `None` for other text.
+///
+/// ```
+/// let id = duly::compat::id_of_jid("0123456789abcdef01234567").expect("a jid");
+/// assert_eq!(duly::compat::jid_of_id(id).as_deref(), Some("0123456789abcdef01234567"));
+/// ```
+#[must_use]
+pub fn id_of_jid(jid: &str) -> Option<JobId> {
+    let id = id_from_jid(jid);
+    jid_of_id(id).is_some().then_some(id)
+}
+
+/// Returns the jid that Sidekiq gave this job; `None` if duly pushed it, whose id is its jid.
+#[must_use]
+pub fn jid_of_id(id: JobId) -> Option<String> {
+    match unpack(id) {
+        Some((IdSource::Jid, bits)) => Some(format!("{bits:024x}")),
+        _ => None,
+    }
+}
+
 /// Returns whether duly or its user generated this id, rather than Ruby.
 pub(super) fn is_duly_id(id: JobId) -> bool {
     unpack(id).is_none()

@@ -64,12 +64,15 @@ impl SidekiqKeys {
     }
 }
 
+/// Takes the place of the node in the key of the entries that a transfer has reserved.
+const TRANSFER_HOLDER: &str = "transfer";
+
 /// The script keys of one queue: Sidekiq's, and duly's own.
 pub(super) struct EntryKeys<'k> {
     own: &'k QueueKeys,
     sidekiq: &'k SidekiqKeys,
     list: String,
-    /// The hash with the entries that the script's node holds.
+    /// The hash with the entries that the script's node holds, or that a transfer has reserved.
     running: String,
     /// See [`SidekiqKeys::stat_keys`].
     counters: [String; 4],
@@ -86,6 +89,11 @@ impl<'k> EntryKeys<'k> {
 
     pub(super) fn held_by(self, node: NodeId) -> Self {
         EntryKeys { running: running_key(self.own, node), ..self }
+    }
+
+    /// Selects the entries that a transfer has reserved.
+    pub(super) fn reserved(self) -> Self {
+        EntryKeys { running: reserved_key(self.own), ..self }
     }
 
     pub(super) fn counted_at(self, now: Micros) -> Self {
@@ -109,6 +117,7 @@ key_set! { EntryKeys<'_>, keys:
     "done" => &keys.own.done,
     "crashes" => crashes_key(keys.own),
     "running" => &keys.running,
+    "reserved" => &keys.running,
     "queues" => &keys.sidekiq.queues,
     "list" => &keys.list,
     "schedule" => &keys.sidekiq.schedule,
@@ -151,6 +160,12 @@ pub(super) fn running_key(keys: &QueueKeys, node: NodeId) -> String {
 
 pub(super) fn running_key_of(keys: &QueueKeys, node: &str) -> String {
     format!("{}:{node}", keys.running)
+}
+
+/// Returns duly's key for the entries that a transfer has reserved. Hash: id and push time to the position, the score, the
+/// number and the entry.
+pub(super) fn reserved_key(keys: &QueueKeys) -> String {
+    running_key_of(keys, TRANSFER_HOLDER)
 }
 
 /// Returns duly's key for crashes. Hash: digest of an entry to its [`CrashRecord`](super::entry::CrashRecord).

@@ -4,15 +4,15 @@
 use super::Sidekiq;
 use super::cursor::{SectionPosition, SidekiqListCursor as ListCursor, entry_digest};
 use crate::clock::Micros;
-use crate::compat::sidekiq::find_job;
 use crate::compat::sidekiq::find_job::{EntryPosition, JobSet, LocatedEntry};
+use crate::compat::sidekiq::{counts, find_job};
 use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::{Job, JobRecord, State};
 use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, PAGE_SIZE_MAX};
 
 /// Entries read at a time.
-const ENTRIES_PER_STEP: usize = 200;
+const ENTRIES_PER_BATCH: usize = 200;
 /// Most entries scanned for one page; after that the page ends early, with a cursor.
 const SCANNED_MAX: usize = 20_000;
 
@@ -90,7 +90,7 @@ async fn list_with_failures(store: &Sidekiq, filter: &Filter) -> Result<JobPage>
             return Ok(page);
         }
         let found = read_section(store, section, &mut cursor).await?;
-        let is_last = found.len() < ENTRIES_PER_STEP;
+        let is_last = found.len() < ENTRIES_PER_BATCH;
         scanned += found.len();
         let mut passed_all = true;
         for (found, record) in build_records(store, section, &queue, found).await? {
@@ -118,20 +118,20 @@ async fn list_with_failures(store: &Sidekiq, filter: &Filter) -> Result<JobPage>
     Ok(page)
 }
 
-/// Returns the next entries of a section: fewer than [`ENTRIES_PER_STEP`] only if there are no more.
+/// Returns the next entries of a section: fewer than [`ENTRIES_PER_BATCH`] only if there are no more.
 async fn read_section(store: &Sidekiq, section: ListSection, cursor: &mut ListCursor) -> Result<Vec<LocatedEntry>> {
     match section {
         ListSection::Ready => read_ready(store, cursor).await,
         ListSection::Set(_) | ListSection::Done => read_scored(store, section, cursor).await,
         ListSection::Running => {
             let keys = store.redis.keys(&cursor.queue);
-            let nodes = find_job::read_holding_nodes(store, "list", &keys).await?;
-            let mut held = find_job::read_held(store, "list", &keys, &nodes).await?;
+            let holders = counts::read_queue(store, "list", &keys).await?.holders;
+            let mut held = find_job::read_held(store, "list", &keys, &holders).await?;
             if let SectionPosition::Held(fence, locator) = cursor.position {
                 let after = (fence, locator);
                 held.retain(|entry| matches!(entry.position, EntryPosition::Running(_, f, l) if (f.0, l) > after));
             }
-            held.truncate(ENTRIES_PER_STEP);
+            held.truncate(ENTRIES_PER_BATCH);
             Ok(held)
         }
     }
@@ -142,7 +142,7 @@ async fn read_ready(store: &Sidekiq, cursor: &mut ListCursor) -> Result<Vec<Loca
     let (mut from, queue) = (0, &cursor.queue);
     if let SectionPosition::Listed(passed, digests) = &cursor.position {
         // In the usual case, no entry has moved.
-        let mut found = find_job::read_queue_page(store, "list", queue, passed - 1, ENTRIES_PER_STEP + 1).await?;
+        let mut found = find_job::read_queue_page(store, "list", queue, passed - 1, ENTRIES_PER_BATCH + 1).await?;
         if found.first().map(entry_digest).as_ref() == digests.back() {
             found.remove(0);
             return Ok(found);
@@ -151,7 +151,7 @@ async fn read_ready(store: &Sidekiq, cursor: &mut ListCursor) -> Result<Vec<Loca
         cursor.position =
             if from == 0 { SectionPosition::Start } else { SectionPosition::Listed(from, digests.clone()) };
     }
-    find_job::read_queue_page(store, "list", queue, from, ENTRIES_PER_STEP).await
+    find_job::read_queue_page(store, "list", queue, from, ENTRIES_PER_BATCH).await
 }
 
 /// Returns the index after the last entry with a known digest, or 0 if none exists any more.
@@ -162,9 +162,9 @@ async fn find_resume_offset(
     passed: usize,
     digests: &std::collections::VecDeque<String>,
 ) -> Result<usize> {
-    let mut end = passed + ENTRIES_PER_STEP;
+    let mut end = passed + ENTRIES_PER_BATCH;
     while end > 0 && passed.saturating_sub(end) < SCANNED_MAX {
-        let from = end.saturating_sub(2 * ENTRIES_PER_STEP);
+        let from = end.saturating_sub(2 * ENTRIES_PER_BATCH);
         let found = find_job::read_queue_page(store, "list", queue, from, end - from).await?;
         if let Some(last) = found.iter().rposition(|entry| digests.contains(&entry_digest(entry))) {
             return Ok(from + last + 1);
@@ -187,17 +187,17 @@ async fn read_scored(store: &Sidekiq, section: ListSection, cursor: &ListCursor)
         if let Some(last) = found[..same_score].iter().position(|entry| entry_digest(entry) == *digest) {
             // Always a full page if possible: a short one means that there are no more.
             return match found.len() {
-                ENTRIES_PER_STEP => read_scored_since(store, section, queue, *score, offset + last + 1).await,
+                ENTRIES_PER_BATCH => read_scored_since(store, section, queue, *score, offset + last + 1).await,
                 _ => Ok(found.split_off(last + 1)),
             };
         }
-        let has_more = same_score == ENTRIES_PER_STEP && offset < SCANNED_MAX;
+        let has_more = same_score == ENTRIES_PER_BATCH && offset < SCANNED_MAX;
         let first_page = first_page.get_or_insert(found);
         if !has_more {
             // The entry is gone, so other entries with its score are shown again.
             return Ok(std::mem::take(first_page));
         }
-        offset += ENTRIES_PER_STEP;
+        offset += ENTRIES_PER_BATCH;
     }
 }
 
@@ -207,7 +207,7 @@ fn score_of(found: &LocatedEntry) -> Micros {
         | EntryPosition::Retry(score)
         | EntryPosition::Dead(score)
         | EntryPosition::Done(score) => score,
-        EntryPosition::Ready | EntryPosition::Running(..) => Micros::MIN,
+        EntryPosition::Ready | EntryPosition::Running(..) | EntryPosition::Reserved(..) => Micros::MIN,
     }
 }
 
@@ -220,8 +220,8 @@ async fn read_scored_since(
     offset: usize,
 ) -> Result<Vec<LocatedEntry>> {
     match section {
-        ListSection::Set(set) => find_job::read_set_since(store, "list", set, score, offset, ENTRIES_PER_STEP).await,
-        _ => find_job::read_done_since(store, "list", &store.redis.keys(queue), score, offset, ENTRIES_PER_STEP).await,
+        ListSection::Set(set) => find_job::read_set_since(store, "list", set, score, offset, ENTRIES_PER_BATCH).await,
+        _ => find_job::read_done_since(store, "list", &store.redis.keys(queue), score, offset, ENTRIES_PER_BATCH).await,
     }
 }
 

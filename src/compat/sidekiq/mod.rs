@@ -8,19 +8,21 @@
 //! removes an entry from there, or moves it to the retry set, the dead set or its queue. Another node takes back a dead
 //! node's hash.
 
+mod active_job;
 mod claim;
 mod counts;
 mod cursor;
 mod edit;
 mod entry;
 mod find_job;
-mod id;
+pub(super) mod id;
 mod json;
 mod keys;
 mod list;
 mod process;
 mod promote;
 mod push;
+mod reserved;
 mod scripts;
 mod settle;
 mod transfer;
@@ -38,9 +40,9 @@ use super::{one_by_one, url_option};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult, check_name};
-use crate::job::{JobId, JobRecord};
+use crate::job::{HeldJob, JobId, JobRecord};
 use crate::node::{Node, NodeId};
-use crate::store::contract::{self, Capabilities, HealthStore, JobStore, Store};
+use crate::store::contract::{self, Capabilities, HealthStore, JobStore, PeerStore, Store};
 use crate::store::redis::{ConnectionRole, Redis, RedisUrl, Script, ScriptReply, acl_rules};
 use crate::store::{
     AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, QueueCounts,
@@ -59,6 +61,8 @@ pub(crate) struct Sidekiq {
     redis: Redis,
     keys: SidekiqKeys,
     state: Mutex<SidekiqState>,
+    /// Whether the first worker warns about a server that keeps nothing on its disk.
+    warns_about_data_loss: bool,
 }
 
 /// Cached state of this process; all of it can be rebuilt.
@@ -105,9 +109,12 @@ fn key_prefixes(options: &StoreOptions) -> Result<(&str, String)> {
 impl Sidekiq {
     pub(crate) async fn open(server: RedisUrl, options: &StoreOptions) -> Result<Self> {
         let (namespace, prefix) = key_prefixes(options)?;
-        let own = StoreOptions { prefix, ..options.clone() };
+        // Sidekiq's usual server has no append-only file, and reading its queues needs none.
+        let allow_data_loss = Some(options.allow_data_loss.unwrap_or(true));
+        let own = StoreOptions { prefix, allow_data_loss, ..options.clone() };
         let redis = Box::pin(Redis::open(server, &own)).await?;
-        Ok(Sidekiq { redis, keys: SidekiqKeys::new(namespace), state: Mutex::default() })
+        let warns_about_data_loss = options.allow_data_loss.is_none();
+        Ok(Sidekiq { redis, keys: SidekiqKeys::new(namespace), state: Mutex::default(), warns_about_data_loss })
     }
 
     /// Returns the ACL rules that a user of the server needs.
@@ -156,14 +163,11 @@ impl Sidekiq {
 
 /// Converts a reply of the server to the expected type.
 fn convert_reply<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
-    redis::from_redis_value(value).map_err(|e| Error::Store {
-        op,
-        reason: "the server's reply has an unexpected type".into(),
-        source: Some(Box::new(e)),
-    })
+    redis::from_redis_value(value)
+        .map_err(|e| Error::store_with_cause(op, format!("the server's reply has an unexpected type: {e}"), e))
 }
 
-/// Returns the error for a list that does not hold Sidekiq jobs; `check_list` in the scripts returns the reason.
+/// Returns the error for a list that does not hold Sidekiq jobs; `check_entry_list` in the scripts returns the reason.
 fn mixed_list_error(queue: &str, reason: &str) -> Error {
     let reason = match reason {
         "items" => format!(
@@ -188,6 +192,7 @@ impl Store for Sidekiq {
             peers: Some(&self.redis),
             access: Some(&self.redis),
             transfer: Some(self),
+            shared_keys: Some(self),
             health: Some(self),
             ..Capabilities::default()
         }
@@ -196,8 +201,13 @@ impl Store for Sidekiq {
     fn advice(&self, capability: &str) -> &'static str {
         match capability {
             contract::maintenance::CAPABILITY => "use Sidekiq's own tools, or move the jobs to another store",
+            contract::transactions::CAPABILITY => contract::transactions::ADVICE,
             _ => contract::USE_FULL_STORE,
         }
+    }
+
+    fn parse_job_id(&self, text: &str) -> Result<JobId> {
+        text.parse().or_else(|error| id::id_of_jid(text).ok_or(error))
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
@@ -206,6 +216,10 @@ impl Store for Sidekiq {
 
     fn now(&self) -> SystemTime {
         Store::now(&self.redis)
+    }
+
+    fn check_files(&self, _op: &'static str, _seen_id: Option<&str>) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -221,6 +235,10 @@ impl JobStore for Sidekiq {
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         settle::settle(self, node, ends).await
+    }
+
+    async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool> {
+        claim::set_alone(self, node, &held, alone).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
@@ -287,6 +305,11 @@ impl HealthStore for Sidekiq {
         let mut health = self.redis.health().await?;
         health.facts.push(("format".into(), "Sidekiq's keys and JSON".into()));
         health.acl = health.acl.map(|own| self.keys.acl_rules(&own));
+        let ruby = process::ruby_processes(self, "health").await?;
+        health.facts.push(("ruby_processes".into(), ruby.len().to_string()));
+        let nodes = PeerStore::nodes(&self.redis).await?;
+        health.warnings.extend(process::stranded_jobs_warning(&nodes));
+        health.warnings.extend(reserved::warnings(self).await?);
         Ok(health)
     }
 }

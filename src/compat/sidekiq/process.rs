@@ -1,20 +1,29 @@
 //! Registers a node as a Sidekiq process, which Sidekiq Web shows, and receives the signals sent from there.
 
-use super::Sidekiq;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
 use super::entry::{self, ProcessInfo};
 use super::keys::ProcessKeys;
 use super::scripts::ANNOUNCE_PROCESS;
+use super::{Sidekiq, convert_reply};
 use crate::clock::{self, Micros};
 use crate::error::Result;
-use crate::node::{self, Node, NodeId};
-use crate::store::redis::ConnectionRole;
-use crate::store::{HeartbeatReply, JobStore};
+use crate::node::{self, Node, NodeId, NodeRecord};
+use crate::store::redis::{ConnectionRole, has_append_only_file, is_forbidden};
+use crate::store::{ForeignProcess, HeartbeatReply, JobStore};
 
 /// Time between two writes of a node's running entries, if it has many; up to the maximum, every heartbeat writes them.
 const WORK_INTERVAL: Micros = 5_000_000;
 const WORK_EVERY_HEARTBEAT_MAX: usize = 100;
 /// Most running entries shown for a node.
 const WORK_MAX: usize = 1_000;
+
+/// Most processes that are checked for life; Sidekiq installations have fewer.
+const PROCESSES_MAX: usize = 1_000;
+/// How the version in the record of a duly process starts.
+const VERSION_PREFIX: &str = "duly ";
 
 /// The state of a node that is registered as a Sidekiq process.
 #[derive(Clone, Debug, Default)]
@@ -51,16 +60,31 @@ fn identity(node: NodeId) -> String {
     format!("{}:{}:{tail}", node::host_name(), std::process::id())
 }
 
+/// Warns if the server keeps nothing on its disk: a job that a worker holds then ends with the server, as in Ruby.
+async fn warn_about_data_loss(store: &Sidekiq) {
+    match has_append_only_file(&store.redis).await {
+        Ok(false) => tracing::warn!(
+            "JOBS MAY BE LOST: this server has no append-only file (appendonly no), so everything since its last snapshot is gone when it stops; set appendonly yes, or accept it with allow_data_loss=true in the URL"
+        ),
+        Ok(true) => {}
+        Err(error) => tracing::warn!(%error, "cannot check how durable the server is"),
+    }
+}
+
 async fn write_process(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
     let (identity, now) = (identity(node.id), store.now());
-    let status = {
+    let (status, is_first) = {
         let mut state = store.state();
         let status = state.processes.entry(node.id).or_default();
-        if status.started_at == 0 {
+        let is_first = status.started_at == 0;
+        if is_first {
             status.started_at = now;
         }
-        status.clone()
+        (status.clone(), is_first)
     };
+    if is_first && store.warns_about_data_loss {
+        warn_about_data_loss(store).await;
+    }
     let keys = ProcessKeys { processes: &store.keys.processes, process: store.keys.process_keys(&identity) };
     let mut cmd = ANNOUNCE_PROCESS.call(&keys);
     let info = ProcessInfo {
@@ -96,6 +120,61 @@ async fn write_process(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the live processes of Sidekiq itself, without those of duly.
+///
+/// A process that was killed counts as live until its record expires, a minute after its last heartbeat.
+pub(super) async fn ruby_processes(store: &Sidekiq, op: &'static str) -> Result<Vec<ForeignProcess>> {
+    let mut cmd = redis::cmd("SMEMBERS");
+    cmd.arg(&store.keys.processes);
+    let mut identities: Vec<String> = convert_reply(op, store.send_idempotent(op, &cmd).await?)?;
+    identities.sort_unstable();
+    let mut processes = Vec::new();
+    for identity in identities.into_iter().take(PROCESSES_MAX) {
+        let [record, ..] = store.keys.process_keys(&identity);
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(record).arg("info");
+        let info: Option<String> = match store.send_idempotent(op, &cmd).await {
+            Ok(value) => convert_reply(op, value)?,
+            // The user may read only the records of its own machine: the process may live.
+            Err(error) if is_forbidden(&error) => Some(String::new()),
+            Err(error) => return Err(error),
+        };
+        let Some(info) = info else {
+            continue;
+        };
+        let info: RubyProcessInfo = serde_json::from_str(&info).unwrap_or_default();
+        if info.version.is_none_or(|version| !version.starts_with(VERSION_PREFIX)) {
+            processes.push(ForeignProcess { name: identity, queues: info.queues });
+        }
+    }
+    Ok(processes)
+}
+
+/// Returns a warning if dead nodes hold jobs and no live node of their queues can put them back.
+pub(super) fn stranded_jobs_warning(nodes: &[NodeRecord]) -> Option<String> {
+    let has_live_node = |queue: &String| nodes.iter().any(|node| node.alive && node.queues.contains(queue));
+    let mut stranded: BTreeMap<&str, u64> = BTreeMap::new();
+    for (queue, held) in nodes.iter().filter(|node| !node.alive).flat_map(|node| &node.held_by_queue) {
+        if !has_live_node(queue) {
+            *stranded.entry(queue).or_default() += held;
+        }
+    }
+    let jobs: u64 = stranded.values().sum();
+    let (first, _) = stranded.first_key_value()?;
+    Some(format!(
+        "{jobs} jobs of {} are held by dead duly workers, and Ruby does not see them; any duly worker of the queue puts them back, such as: {}",
+        stranded.keys().copied().collect::<Vec<_>>().join(", "),
+        node::take_back_command(first)
+    ))
+}
+
+/// The fields that duly reads in the record of a Ruby process.
+#[derive(Default, Deserialize)]
+struct RubyProcessInfo {
+    queues: Option<Vec<String>>,
+    version: Option<String>,
 }
 
 /// Returns the `work` records of the entries that a node runs.

@@ -100,8 +100,8 @@ async fn send(store: &Sidekiq, queue: &str, prepared: &[PreparedJob], chosen: bo
     let mut lost = false;
     for _ in 0..RESENDS_MAX {
         match send_once(store, queue, prepared, chosen || lost).await {
-            Err(Error::Unknown { source, .. }) if store.redis.options().replicas == 0 => {
-                tracing::debug!(?source, "the reply to a push was lost; sending it again");
+            Err(Error::Unknown { cause, .. }) if store.redis.options().replicas == 0 => {
+                tracing::debug!(?cause, "the reply to a push was lost; sending it again");
                 lost = true;
             }
             // The request with the lost reply may have been applied, even though this one failed.

@@ -10,8 +10,9 @@ const PARTS: &[(&str, &str)] = parts![
     "apply_outcome",
     "bury_entry",
     "call_in_chunks",
-    "check_list",
+    "check_entry_list",
     "count_processed",
+    "match_kind",
     "pick_score",
     "require_sorted_set",
     "take_entries",
@@ -23,10 +24,13 @@ scripts! { PARTS;
         CLAIM "claim"
         LEAVE_IDLE "leave_idle"
         TAKE_BACK "take_back"
+        SET_ALONE "set_alone"
         PROMOTE "promote"
         SETTLE "settle"
         MOVE_ENTRIES "move_entries"
         TRANSFER_IN "transfer_in"
+        TRANSFER_RESERVE "transfer_reserve"
+        TRANSFER_OUT "transfer_out"
         COUNTS "counts"
         PRUNE "prune"
     }

@@ -1,5 +1,6 @@
 //! Settles attempts, each only if its node still holds the entry under that fence; and prunes done jobs.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use redis::Cmd;
@@ -31,7 +32,9 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&Attem
     let mut seen = HashSet::with_capacity(ends.len());
     let (ends, duplicates): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) =
         ends.iter().copied().partition(|end| seen.insert((end.fence(), end.held().locator.value())));
-    let (plain, others): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) = ends.iter().copied().partition(|end| is_plain(end));
+    let (plain, mut others): (Vec<&AttemptEnd>, Vec<&AttemptEnd>) = ends.iter().copied().partition(|end| is_plain(end));
+    // Each release puts its entry at the front of the queue: the one that was claimed first is released last.
+    others.sort_by_key(|end| Reverse((end.fence(), end.held().locator.value())));
     // Ids of jobs pushed by Ruby need not be remembered: Ruby does not deduplicate pushes.
     let remembered: Vec<&&AttemptEnd> =
         ends.iter().filter(|end| end.outcome == Outcome::Ack && id::is_duly_id(end.id())).collect();

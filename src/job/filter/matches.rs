@@ -95,7 +95,7 @@ impl Matcher {
 fn filter_time_of(record: &JobRecord) -> std::time::SystemTime {
     match record.state {
         State::Scheduled => record.due,
-        State::Done | State::Dead => record.ended.unwrap_or(record.due),
+        State::Done | State::Dead | State::Cancelled => record.ended.unwrap_or(record.due),
         State::Ready | State::Running => record.job.pushed,
     }
 }

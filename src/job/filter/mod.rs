@@ -55,7 +55,8 @@ pub struct Filter {
     pub text: Vec<String>,
     /// The id of a group of dead jobs; see [`DeadGroup::id`](crate::admin::DeadGroup::id).
     pub group: Option<String>,
-    /// The earliest time: when scheduled jobs are due, when done and dead jobs ended, when other jobs were pushed.
+    /// The earliest time. It is compared with the due time of a scheduled job, with the end of a done, dead or cancelled
+    /// job, and with the push time of any other job.
     pub since: Option<FilterTime>,
     /// The end of the time range, exclusive.
     pub until: Option<FilterTime>,
@@ -70,7 +71,15 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Returns whether the filter reads args. A client that may not see args could learn them by such a filter.
+    /// Returns whether the filter reads args. A client that may not see args could find them out with such a filter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let filter: duly::Filter = "args.to:ada".parse()?;
+    /// assert!(filter.uses_args());
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn uses_args(&self) -> bool {
         let of_args = |term: &FilterTerm| matches!(term, FilterTerm::Args(..) | FilterTerm::Text(_));
@@ -126,30 +135,65 @@ impl FilterTime {
 
 impl Filter {
     /// Returns a filter that selects all jobs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all(), "".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn all() -> Self {
         Filter::default()
     }
 
     /// Selects only jobs in this queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all().queue("mail"), "queue:mail".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn queue(self, queue: impl Into<String>) -> Self {
         Filter { queue: Some(queue.into()), ..self }
     }
 
     /// Selects only jobs in this state; with `None`, jobs in any state.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all().state(duly::State::Dead), "state:dead".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn state(self, state: impl Into<Option<State>>) -> Self {
         Filter { state: state.into(), ..self }
     }
 
     /// Selects only jobs of this kind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all().kind("welcome"), "kind:welcome".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn kind(self, kind: impl Into<String>) -> Self {
         Filter { kind: Some(kind.into()), ..self }
     }
 
     /// Selects only jobs that have this tag, in addition to the tags required so far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all().tag("nightly").tag("eu"), "tag:nightly tag:eu".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
@@ -157,42 +201,142 @@ impl Filter {
     }
 
     /// Selects only the jobs of this group of dead jobs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Filter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let largest = duly.jobs().dead_groups(None).await?.into_iter().next();
+    /// if let Some(group) = largest {
+    ///     let newest = duly.jobs().list(Filter::all().group(group.id).limit(5)).await?;
+    ///     println!("{}: {} jobs, for example {:?}", group.error, group.count, newest.jobs.first());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn group(self, group: impl Into<String>) -> Self {
         Filter { group: Some(group.into()), ..self }
     }
 
     /// Selects only jobs from this time on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Filter, job::FilterTime};
+    ///
+    /// let hour = FilterTime::Ago(std::time::Duration::from_secs(3600));
+    /// assert_eq!(Filter::all().since(hour), "since:1h".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn since(self, time: FilterTime) -> Self {
         Filter { since: Some(time), ..self }
     }
 
     /// Selects only jobs before this time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::{Filter, job::FilterTime};
+    ///
+    /// let in_ten_minutes = FilterTime::In(std::time::Duration::from_secs(600));
+    /// assert_eq!(Filter::all().until(in_ten_minutes), "until:+10m".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn until(self, time: FilterTime) -> Self {
         Filter { until: Some(time), ..self }
     }
 
     /// Sets the maximum number of jobs per page.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Filter, Push};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// for user in 0..3 {
+    ///     duly.push(Push::new("mail", user.to_string())).await?;
+    /// }
+    /// let page = duly.jobs().list(Filter::all().limit(2)).await?;
+    /// assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (2, true));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn limit(self, limit: usize) -> Self {
         Filter { limit, ..self }
     }
 
     /// Continues after the page that returned this cursor; with `None`, starts at the first page.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Filter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// let mut filter = Filter::all().kind("mail").limit(100);
+    /// loop {
+    ///     let page = duly.jobs().list(filter.clone()).await?;
+    ///     println!("{} jobs", page.jobs.len());
+    ///     match page.next_cursor {
+    ///         Some(cursor) => filter = filter.cursor(cursor),
+    ///         None => break,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn cursor(self, cursor: impl Into<Option<String>>) -> Self {
         Filter { cursor: cursor.into(), ..self }
     }
 
     /// Includes failures, progress, log and result of each job.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, Filter, Push, State};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// # duly.push(Push::new("mail", "{}")).await?;
+    /// let dead = duly.jobs().list(Filter::all().state(State::Dead).with_details()).await?;
+    /// for record in dead.jobs {
+    ///     println!("{}: {:?}", record.job.id, record.failures.last());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_details(self) -> Self {
         Filter { with_details: true, ..self }
     }
 
     /// Returns the same filter with absolute times, relative to `now`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use duly::{Filter, job::FilterTime};
+    ///
+    /// let now = SystemTime::now();
+    /// let last_hour = "since:1h".parse::<Filter>()?.resolve_times(now); // the same jobs on every page
+    /// assert!(matches!(last_hour.since, Some(FilterTime::At(time)) if time < now));
+    /// # Ok::<_, duly::Error>(())
+    /// ```
     #[must_use]
     pub fn resolve_times(mut self, now: SystemTime) -> Self {
         let resolve = |time: FilterTime| FilterTime::At(time.resolve(now));
@@ -202,6 +346,15 @@ impl Filter {
     }
 
     /// Returns whether the filter selects all jobs, regardless of its page options.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::Filter;
+    ///
+    /// assert!(Filter::all().limit(10).is_all());
+    /// assert!(!Filter::all().queue("mail").is_all());
+    /// ```
     #[must_use]
     pub fn is_all(&self) -> bool {
         let Filter { limit, cursor, with_details, .. } = self;

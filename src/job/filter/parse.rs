@@ -20,13 +20,13 @@ struct FilterWord {
 
 pub(crate) fn parse(text: &str) -> Result<Filter, Error> {
     if text.len() > FILTER_BYTES_MAX {
-        return Err(Error::invalid("filter", format!("longer than {FILTER_BYTES_MAX} bytes")));
+        return Err(Error::invalid("filter", format!("longer than {FILTER_BYTES_MAX} bytes; make it shorter")));
     }
     let mut filter = Filter::default();
     for (n, word) in (FilterWords { text, position: 0 }).enumerate() {
         let word = word?;
         if n == FILTER_TERMS_MAX {
-            return Err(error_at(text, word.start, &format!("more than {FILTER_TERMS_MAX} conditions")));
+            return Err(error_at(text, word.start, &format!("more than {FILTER_TERMS_MAX} conditions; remove some")));
         }
         add_word(text, &mut filter, word)?;
     }
@@ -56,9 +56,9 @@ fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Err
     let time = || parse_filter_time(text, value_start, &value);
     let term = match name.as_str() {
         "state" => {
-            let state: State = value
-                .parse()
-                .map_err(|_| error_at(text, value_start, "not a state; use scheduled, ready, running, done or dead"))?;
+            let state: State = value.parse().map_err(|_| {
+                error_at(text, value_start, "not a state; use scheduled, ready, running, done, dead or cancelled")
+            })?;
             FilterTerm::State(state)
         }
         "priority" => {
@@ -72,7 +72,7 @@ fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Err
         "tag" => FilterTerm::Tag(value),
         "error" => FilterTerm::Error(value),
         "group" | "since" | "until" if negated => {
-            return Err(error_at(text, start, &format!("{name}: cannot be negated")));
+            return Err(error_at(text, start, &format!("{name}: cannot be negated; remove the minus")));
         }
         "group" => return set_once(text, start, &name, &mut filter.group, value),
         "since" => return set_once(text, start, &name, &mut filter.since, time()?),

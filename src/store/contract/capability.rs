@@ -75,7 +75,7 @@ impl TracedCall {
     }
 
     pub(super) fn span(&self) -> tracing::Span {
-        tracing::trace_span!("duly.store", op = self.operation)
+        tracing::trace_span!("duly.store", op = self.operation, otel.kind = "client")
     }
 
     pub(super) fn finish<T>(&self, reply: &Result<T>) {

@@ -1,5 +1,7 @@
 //! Cron rules and their ticks.
 
+use std::time::SystemTime;
+
 use super::capability;
 use crate::error::Result;
 use crate::store::*;
@@ -26,6 +28,12 @@ capability! {
         /// Paused rules are left out. Returns none while the queue is moving to another store.
         /// A paused queue does not matter: ticks push jobs, they do not claim.
         async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons>;
+
+        /// Records that all ticks of a queue fit the clock again. `planned_at` is the time that
+        /// [`CronStore::due_crons`] returned; if ticks have been planned even later since, nothing changes.
+        ///
+        /// Until then, each claim of the queue reports a due tick.
+        async fn confirm_ticks(&self, queue: &str, planned_at: SystemTime) -> Result<()>;
 
         /// Fires ticks of at most [`CRON_FIRINGS_MAX`] rules of one queue: pushes their jobs and advances each rule to
         /// its next tick. Each rule and its jobs change in one operation, which increments the revision. A rule fires

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::capability;
 use crate::error::Result;
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
+use crate::job::{HeldJob, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::*;
 
@@ -34,8 +34,16 @@ capability! {
 
         /// Records how attempts ended. Returns the jobs that the node no longer held; nothing is recorded for those.
         ///
-        /// A retried job goes to the tail of its queue at its new due time; a released job goes back to the head.
+        /// A retried job goes to the tail of its queue at its new due time; a released job goes back to the head. A job that
+        /// was cancelled ends with any outcome, see [`AdminStore::cancel`].
         async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>>;
+
+        /// Notes whether the node runs this held job and no other job. Returns whether the node still holds it. At most one
+        /// job of a node and queue is marked: a new mark replaces the old one, and a new claim has none.
+        ///
+        /// If the node dies, that is a crash of each job that it held. From [`CRASH_SUSPECT_MIN`] crashes on, a crash is
+        /// counted only for a job that ran alone: any other job may have been a bystander.
+        async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool>;
 
         /// Returns one job with its failures, progress, log and result.
         async fn get(&self, id: JobId) -> Result<Option<JobRecord>>;
@@ -49,14 +57,14 @@ capability! {
         /// therefore be short and still have a next cursor.
         async fn list(&self, filter: Filter) -> Result<JobPage>;
 
-        /// Returns which of these jobs of one queue are done, dead or gone. At most [`COMPLETION_CHECK_MAX`].
+        /// Returns which of these jobs of one queue are done, dead, cancelled or gone. At most [`COMPLETION_CHECK_MAX`].
         async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>>;
 
         /// Deletes a job, unless it is running or its queue is moving. Its id stays remembered.
         async fn remove(&self, id: JobId) -> Result<ChangeResult>;
 
         /// Gives a job a new due time, unless it is running or its queue is moving.
-        /// A dead or done job starts over with no failed attempts.
+        /// A dead, done or cancelled job starts over with no failed attempts.
         async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult>;
 
         /// Deletes these jobs as [`JobStore::remove`] does, each only if it is still in the given state.
@@ -73,7 +81,7 @@ capability! {
         /// Pauses or resumes a queue, which need not have a job yet. Returns whether that changed anything.
         async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool>;
 
-        /// Deletes done and dead jobs whose retention is over, and the done jobs beyond `done_max` that would expire
+        /// Deletes done, dead and cancelled jobs whose retention is over, and the done jobs beyond `done_max` that would expire
         /// first. Returns how many were deleted; if that is [`PRUNE_MAX`], there may be more.
         async fn prune(&self, queue: &str, done_max: usize) -> Result<usize>;
 

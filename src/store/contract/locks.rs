@@ -35,8 +35,9 @@ capability! {
         /// Returns a page of holds by lock name, only those of one lock if `name` is given.
         async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage>;
 
-        /// Ends all holds of a lock. Notifies their owners and the first waiters to request it again.
-        /// Returns how many holds there were.
-        async fn break_lock(&self, name: &str) -> Result<u64>;
+        /// Ends all holds of a lock, or only that of `owner`. Notifies their owners, and as many of the first waiters
+        /// as slots are free to request it again. Returns how many holds it ended. On ActionHero's keys a lock has one
+        /// slot, and `owner` is ignored.
+        async fn break_lock(&self, name: &str, owner: Option<LockOwner>) -> Result<u64>;
     }
 }

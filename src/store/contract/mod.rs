@@ -19,10 +19,12 @@
 //! | [`StatsStore`] | yes | yes | | | |
 //! | [`AccessStore`] | yes | yes | yes | | |
 //! | [`TransferStore`] | yes | yes | yes | | |
+//! | [`SharedKeysStore`] | | | yes | | |
 //! | [`MaintenanceStore`] | yes | yes | | | |
 //! | [`HealthStore`] | yes | yes | yes | yes | yes |
 //! | [`SnapshotStore`] | yes | | | | |
 //! | [`ScanStore`] | | yes | | | |
+//! | [`TransactionStore`] | yes | | | | |
 //!
 //! `dyn Store` implements every trait, so callers write `store.push(..)`. Such a call looks up the capability, is
 //! traced and measured, and returns [`Error::Unsupported`](crate::Error::Unsupported) if the store lacks it.
@@ -39,11 +41,15 @@ pub(crate) mod maintenance;
 mod peers;
 mod progress;
 mod scan;
+mod shared_keys;
 mod snapshot;
 mod stats;
+pub(crate) mod transactions;
 pub(crate) mod transfer;
 
 use std::time::SystemTime;
+
+use crate::error::Result;
 
 pub use self::access::AccessStore;
 pub use self::admin::AdminStore;
@@ -58,9 +64,12 @@ pub use self::maintenance::MaintenanceStore;
 pub use self::peers::PeerStore;
 pub use self::progress::ProgressStore;
 pub use self::scan::ScanStore;
+pub use self::shared_keys::SharedKeysStore;
 pub use self::snapshot::SnapshotStore;
 pub use self::stats::StatsStore;
+pub use self::transactions::TransactionStore;
 pub use self::transfer::TransferStore;
+use crate::job::JobId;
 
 /// The usual advice for a user who needs a capability that a store lacks.
 #[cfg(feature = "compat")]
@@ -84,12 +93,19 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Returns the advice for a user who needs a capability that this store lacks.
     fn advice(&self, capability: &str) -> &'static str;
 
+    /// Parses the id of a job; on the keys of another system, also the id that this system has for it.
+    fn parse_job_id(&self, text: &str) -> Result<JobId>;
+
     /// Returns the runtime that receives this store's notifications, if it has one that handlers cannot block.
     /// Tasks that consume notifications should run on it.
     fn runtime(&self) -> Option<tokio::runtime::Handle>;
 
     /// Returns the store's time as far as it is known without a request.
     fn now(&self) -> SystemTime;
+
+    /// Checks without a request that the files of the store are the ones that were opened. `seen_id` is the store id
+    /// that a connection of the caller has read: it must be that of this store. A store without files has no faults.
+    fn check_files(&self, op: &'static str, seen_id: Option<&str>) -> Result<()>;
 }
 
 /// The capabilities of a store; `None` for those that it lacks.
@@ -106,16 +122,29 @@ pub struct Capabilities<'s> {
     pub stats: Option<&'s dyn StatsStore>,
     pub access: Option<&'s dyn AccessStore>,
     pub transfer: Option<&'s dyn TransferStore>,
+    pub shared_keys: Option<&'s dyn SharedKeysStore>,
     pub maintenance: Option<&'s dyn MaintenanceStore>,
     pub health: Option<&'s dyn HealthStore>,
     pub snapshot: Option<&'s dyn SnapshotStore>,
     pub scan: Option<&'s dyn ScanStore>,
+    pub transactions: Option<&'s dyn TransactionStore>,
 }
 
 impl std::fmt::Debug for Capabilities<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Capabilities { jobs, admin, progress, crons, locks, peers, completions, .. } = self;
-        let Capabilities { stats, access, transfer, maintenance, health, snapshot, scan, .. } = self;
+        let Capabilities {
+            stats,
+            access,
+            transfer,
+            shared_keys,
+            maintenance,
+            health,
+            snapshot,
+            scan,
+            transactions,
+            ..
+        } = self;
         let all = [
             ("jobs", jobs.is_some()),
             ("admin", admin.is_some()),
@@ -127,10 +156,12 @@ impl std::fmt::Debug for Capabilities<'_> {
             ("stats", stats.is_some()),
             ("access", access.is_some()),
             ("transfer", transfer.is_some()),
+            ("shared_keys", shared_keys.is_some()),
             ("maintenance", maintenance.is_some()),
             ("health", health.is_some()),
             ("snapshot", snapshot.is_some()),
             ("scan", scan.is_some()),
+            ("transactions", transactions.is_some()),
         ];
         f.debug_set().entries(all.iter().filter(|(_, has)| *has).map(|(name, _)| name)).finish()
     }

@@ -33,7 +33,8 @@ capability! {
         async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult>;
 
         /// Deletes jobs that are now in another store, each only if it was pushed at the given time and is not running.
-        /// Returns how many were deleted; `None`, deleting nothing, if the queue is not marked for this mover.
+        /// On keys shared with another system, deletes only reserved jobs, and all other reserved jobs return to their
+        /// positions. Returns how many were deleted; `None`, changing nothing, if the queue is not marked for this mover.
         ///
         /// Their ids are not remembered, so the jobs may come back.
         async fn transfer_out(
@@ -42,9 +43,5 @@ capability! {
             mover: NodeId,
             jobs: Vec<(JobId, SystemTime)>,
         ) -> Result<Option<usize>>;
-
-        /// Returns an identifier of the keyspace that this store shares with another system, `None` if only duly uses
-        /// its keys. Stores with the same identifier have the same jobs, regardless of their prefixes.
-        async fn shared_keyspace(&self) -> Result<Option<String>>;
     }
 }

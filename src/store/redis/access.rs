@@ -4,11 +4,10 @@ use async_trait::async_trait;
 
 use super::Redis;
 use super::script::{self, Script};
-use crate::admin::token::{TOKENS_MAX, Token, to_hex};
 use crate::clock::{from_micros, micros};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::{AUDIT_ENTRIES_MAX, AccessStore, AuditEntry, AuditRecord, NewToken};
+use crate::store::{AccessStore, AuditBounds, AuditEntry, AuditRecord, NewToken, TOKENS_MAX, Token, to_hex};
 
 /// Number of digits of a number in a record.
 const NUMBER_DIGITS: usize = 16;
@@ -27,8 +26,12 @@ impl AccessStore for Redis {
         tokens(self).await
     }
 
-    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
-        add_audit_entry(self, entry).await
+    async fn secret(&self, fresh: &str) -> Result<String> {
+        secret(self, fresh).await
+    }
+
+    async fn add_audit_entry(&self, entry: &AuditEntry, bounds: AuditBounds) -> Result<()> {
+        add_audit_entry(self, entry, bounds).await
     }
 
     async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
@@ -88,10 +91,28 @@ fn decode_hash(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
+/// Implements `AccessStore::secret`.
+async fn secret(store: &Redis, fresh: &str) -> Result<String> {
+    let (key, slot) = (&store.peer_keys.secret, store.peer_keys.slot);
+    let send = async |cmd| store.servers.send_idempotent("secret", ConnectionRole::Client, slot, cmd).await;
+    let mut get = redis::cmd("GET");
+    get.arg(key);
+    let mut found = send(&get).await?;
+    if found == redis::Value::Nil {
+        let mut set = redis::cmd("SETNX");
+        set.arg(key).arg(fresh);
+        send(&set).await?;
+        found = send(&get).await?;
+    }
+    let unreadable = |_| Error::store("secret", format!("the key {key} has no text; delete it to get a new secret"));
+    redis::from_redis_value(found).map_err(unreadable)
+}
+
 /// Implements `AccessStore::add_audit_entry`.
-pub(super) async fn add_audit_entry(store: &Redis, entry: &AuditEntry) -> Result<()> {
+pub(super) async fn add_audit_entry(store: &Redis, entry: &AuditEntry, bounds: AuditBounds) -> Result<()> {
     let mut cmd = script::ADD_AUDIT_ENTRY.call(&store.peer_keys);
-    cmd.arg(store.manual_now()).arg(AUDIT_ENTRIES_MAX).arg(serde_json::to_string(entry).unwrap_or_default());
+    cmd.arg(store.manual_now()).arg(bounds.per_actor).arg(bounds.total);
+    cmd.arg(&entry.actor).arg(serde_json::to_string(entry).unwrap_or_default());
     run_script(store, "add_audit_entry", &script::ADD_AUDIT_ENTRY, &cmd).await.map(drop)
 }
 

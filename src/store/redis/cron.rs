@@ -5,7 +5,7 @@
 //! deleted. Any client that meets a leftover mark finishes the handover.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::{
-    CRON_FIRINGS_MAX, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore, DueCrons, FireCronsReply,
-    OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
+    CRON_FIRINGS_MAX, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore, DUE_CRONS_READ_MAX, DueCrons,
+    FireCronsReply, OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
 /// Offset of the rule in its text, after format, revision, next and last tick, and two flags.
@@ -45,6 +45,10 @@ impl CronStore for Redis {
 
     async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
         due_crons(self, queue, freed).await
+    }
+
+    async fn confirm_ticks(&self, queue: &str, planned_at: SystemTime) -> Result<()> {
+        confirm_ticks(self, queue, planned_at).await
     }
 
     async fn fire_crons(&self, queue: &str, fires: Vec<CronFiring>) -> Result<FireCronsReply> {
@@ -91,7 +95,7 @@ fn encode_handover(record: &CronRecord) -> String {
 fn decode_rule(text: &[u8]) -> Option<QueueCronRule> {
     let rule = std::str::from_utf8(text).ok().and_then(parse);
     if rule.is_none() {
-        tracing::error!("a cron rule is unreadable: it is corrupted or was written by a newer duly");
+        tracing::error!("a cron rule is unreadable: it is corrupted or was written by a newer duly; run `duly verify`");
     }
     rule
 }
@@ -359,9 +363,7 @@ pub(super) async fn crons(store: &Redis, queue: Option<&str>, cursor: Option<&st
             next => Some(format!("{name} {next}")),
         };
         // A rule in a handover is listed as its new version.
-        let into_record = |rules| match rules {
-            QueueCronRule::Local(record) | QueueCronRule::HandingOver(_, record) => record,
-        };
+        let into_record = |(QueueCronRule::Local(record) | QueueCronRule::HandingOver(_, record))| record;
         if !rules.is_empty() || next.is_none() {
             return Ok(CronPage { rules: rules.into_iter().map(into_record).collect(), next_cursor: next });
         }
@@ -375,28 +377,52 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Implements `CronStore::due_crons`.
 pub(super) async fn due_crons(store: &Redis, queue: &str, freed: &[String]) -> Result<DueCrons> {
     let keys = store.keys(queue);
-    let mut cmd = script::DUE_CRONS.call(&*keys);
-    cmd.arg(store.manual_now()).arg(CRON_FIRINGS_MAX).arg(freed);
-    let mut reply =
-        store.run_script("due_crons", ConnectionRole::BulkRead, keys.slot, &script::DUE_CRONS, &cmd).await?;
-    let (mut rules, mut handovers) = (Vec::new(), Vec::new());
-    for rule in reply.list()?.iter().flatten().filter_map(|text| decode_rule(text)) {
-        match rule {
-            QueueCronRule::Local(record) => rules.push(record),
-            QueueCronRule::HandingOver(mark, record) => handovers.push((mark, record)),
+    let (mut rules, mut handovers, mut freed_rules, mut skipped) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut reply;
+    loop {
+        let mut cmd = script::DUE_CRONS.call(&*keys);
+        cmd.arg(store.manual_now()).arg(CRON_FIRINGS_MAX).arg(skipped).arg(if skipped == 0 { freed } else { &[] });
+        reply = store.run_script("due_crons", ConnectionRole::BulkRead, keys.slot, &script::DUE_CRONS, &cmd).await?;
+        let texts = reply.list()?;
+        let mut unreadable = texts.len();
+        for rule in texts.iter().flatten().filter_map(|text| decode_rule(text)) {
+            unreadable -= 1;
+            match rule {
+                QueueCronRule::Local(record) => rules.push(record),
+                QueueCronRule::HandingOver(mark, record) => handovers.push((mark, record)),
+            }
+        }
+        let local = |text: &Vec<u8>| local_rule((keys.clone(), decode_rule(text)?)).map(|(_, record)| record);
+        freed_rules.extend(reply.list()?.iter().flatten().filter_map(local));
+        skipped += texts.len();
+        // Rules that cannot be read stay due. They must not keep the others from firing.
+        let is_full = rules.len() + handovers.len() >= CRON_FIRINGS_MAX;
+        if unreadable == 0 || is_full || skipped >= DUE_CRONS_READ_MAX {
+            break;
         }
     }
+    rules.extend(freed_rules);
+    rules.truncate(CRON_FIRINGS_MAX);
     if !handovers.is_empty() {
         finish_handovers(store, &keys, &handovers).await;
     }
     let next_tick = duration_until(reply.optional_int()?, reply.now);
-    Ok(DueCrons { rules, now: from_micros(reply.now), next_tick })
+    let planned_at = reply.optional_int()?.map(from_micros);
+    Ok(DueCrons { rules, now: from_micros(reply.now), next_tick, planned_at })
+}
+
+/// Implements `CronStore::confirm_ticks`.
+pub(super) async fn confirm_ticks(store: &Redis, queue: &str, planned_at: SystemTime) -> Result<()> {
+    let keys = store.keys(queue);
+    let mut cmd = script::CONFIRM_TICKS.call(&*keys);
+    cmd.arg(store.manual_now()).arg(encode_moment(Some(planned_at)));
+    store.run_script("confirm_ticks", ConnectionRole::Client, keys.slot, &script::CONFIRM_TICKS, &cmd).await.map(drop)
 }
 
 /// Implements `CronStore::fire_crons`.
 pub(super) async fn fire_crons(store: &Redis, queue: &str, firings: &[CronFiring]) -> Result<FireCronsReply> {
     if firings.len() > CRON_FIRINGS_MAX {
-        return Err(Error::invalid("fires", format!("must be at most {CRON_FIRINGS_MAX} rules at a time")));
+        return Err(Error::invalid("firings", format!("at most {CRON_FIRINGS_MAX} rules in one request")));
     }
     let keys = store.keys(queue);
     let mut cmd = script::FIRE_CRONS.call(&*keys);

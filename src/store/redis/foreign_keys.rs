@@ -13,7 +13,7 @@ use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
 use crate::store::redis::subscriptions::{Subscriber, Subscription};
 use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record};
-use crate::store::{LockOwner, LockRecord, StoreOptions};
+use crate::store::{LockOwner, LockRecord, LockRequest, StoreOptions};
 
 /// Maximum buffered messages per channel.
 const FOREIGN_MESSAGES_MAX: usize = 4_096;
@@ -125,7 +125,7 @@ impl Redis {
 
     /// Returns the number of duly's waiters for each of these locks.
     pub(crate) async fn lock_waiter_counts(&self, names: &[&str]) -> Result<std::collections::BTreeMap<String, u64>> {
-        locks::count_waiting(self, names).await
+        locks::waiters::count_waiting(self, names).await
     }
 }
 
@@ -143,6 +143,11 @@ pub(crate) fn encode_first_failure(node: NodeId, error: &str) -> (String, String
 /// Returns the group of a job that dies of this error, and its description.
 pub(crate) fn dead_group(kind: &str, error: &str) -> (String, String) {
     crate::store::redis::jobs::settle::dead_group(kind, error)
+}
+
+/// Encodes the holder of a lock.
+pub(crate) fn encode_lock_holder(request: &LockRequest) -> String {
+    locks::encode_holder(request)
 }
 
 /// Decodes the hold of a lock.

@@ -33,9 +33,10 @@ pub(crate) struct QueueKeys {
     pub(crate) stale: String,
     /// Hash: id to node and fence, for running jobs.
     pub(crate) running: String,
-    /// Sorted sets: ids of done and dead jobs by the time until which they are kept.
+    /// Sorted sets: ids of done, dead and cancelled jobs by the time until which they are kept.
     pub(crate) done: String,
     pub(crate) dead: String,
+    pub(crate) cancelled: String,
     /// Hash: unique key to the id of the unfinished job that has it.
     pub(crate) unique: String,
     /// Sets: ids of removed jobs. One set is filled while the other expires.
@@ -54,7 +55,7 @@ pub(crate) struct QueueKeys {
     pub(crate) idle: String,
     /// Hash: minute, or `total`, and counter to how often.
     pub(crate) history: String,
-    /// Where this process counts events: `history`, or a key that ends in `-`, at which scripts write nothing.
+    /// The key in which this process counts events: `history`, or a key that ends in `-`, at which scripts write nothing.
     pub(crate) counted_history: String,
     /// Hash: id and a letter to progress, log lines and result of a job.
     pub(crate) progress: String,
@@ -67,7 +68,7 @@ pub(crate) struct QueueKeys {
     /// Channels: wakes, one per node, and `completed`.
     pub(crate) channel: String,
     /// Channels, one per node and kind that it accepts: jobs that a push delivers.
-    pub(crate) jobs: String,
+    pub(crate) delivery: String,
     /// When a script last replied that the queue is unlimited, on the monotonic clock. Not a key.
     pub(crate) unlimited_at: AtomicI64,
     /// `deferred_mark` of `conf`, as a script last replied. Not a key.
@@ -90,6 +91,7 @@ key_set! { QueueKeys, keys:
     "running" => &keys.running,
     "done" => &keys.done,
     "dead" => &keys.dead,
+    "cancelled" => &keys.cancelled,
     "unique" => &keys.unique,
     "removed[1]" => &keys.removed[0],
     "removed[2]" => &keys.removed[1],
@@ -123,6 +125,7 @@ impl QueueKeys {
             running: key("running"),
             done: key("done"),
             dead: key("dead"),
+            cancelled: key("cancelled"),
             unique: key("unique"),
             removed: [key("removed:1"), key("removed:2")],
             cron: key("cron"),
@@ -138,7 +141,7 @@ impl QueueKeys {
             job_index: key("job_index"),
             deferred: key("deferred"),
             channel: key("wake:"),
-            jobs: key("job:"),
+            delivery: key("delivery:"),
             unlimited_at: AtomicI64::new(i64::MIN),
             deferred_mark: AtomicI64::new(0),
             has_idle: AtomicBool::new(false),
@@ -156,8 +159,8 @@ impl QueueKeys {
     }
 
     /// The channel on which jobs of any kind are delivered to a node; with a kind behind it, jobs of this kind alone.
-    pub(crate) fn job_channel(&self, node: NodeId) -> String {
-        format!("{}{node}:", self.jobs)
+    pub(crate) fn delivery_channel(&self, node: NodeId) -> String {
+        format!("{}{node}:", self.delivery)
     }
 }
 
@@ -185,10 +188,16 @@ pub(crate) struct PeerKeys {
     pub(crate) channel: String,
     /// The channel of all nodes.
     pub(crate) all: String,
+    /// String: the secret from which ids of jobs are derived.
+    pub(crate) secret: String,
     /// Hash: name of a token to the token.
     pub(crate) tokens: String,
-    /// List: entries of the audit log, newest first.
+    /// Sorted set: entries of the audit log by their numbers.
     pub(crate) audit: String,
+    /// Sorted set, all scores 0: actor and number of each entry of the audit log.
+    pub(crate) audit_actors: String,
+    /// Sorted set: actors by the number of their entries in the audit log.
+    pub(crate) audit_counts: String,
     /// Hash: hour and kind to outcomes of attempts; hour to how many kinds it has.
     pub(crate) kinds: String,
 }
@@ -203,6 +212,8 @@ key_set! { PeerKeys, keys:
     "connections" => &keys.connections,
     "tokens" => &keys.tokens,
     "audit" => &keys.audit,
+    "audit_actors" => &keys.audit_actors,
+    "audit_counts" => &keys.audit_counts,
     "kinds" => &keys.kinds,
 }
 
@@ -222,8 +233,11 @@ impl PeerKeys {
             connections: key("connections"),
             channel: key("presence:"),
             all: key("all"),
+            secret: key("secret"),
             tokens: key("tokens"),
             audit: key("audit"),
+            audit_actors: key("audit_actors"),
+            audit_counts: key("audit_counts"),
             kinds: key("kinds"),
         }
     }

@@ -38,10 +38,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::clock_offset::ClockOffset;
 pub(crate) use self::conn::ConnectionRole;
+#[cfg(feature = "compat")]
+pub(crate) use self::conn::is_forbidden;
 use self::conn::{ReplicaConfirmation, Servers};
 #[cfg(feature = "compat")]
 pub(crate) use self::foreign_keys::{
-    dead_group, decode_lock_hold, encode_first_failure, encode_record, parse_lock_owner,
+    dead_group, decode_lock_hold, encode_first_failure, encode_lock_holder, encode_record, parse_lock_owner,
 };
 #[cfg(feature = "compat")]
 pub(crate) use self::jobs::push::partially_applied;
@@ -53,7 +55,7 @@ pub(crate) use self::keys::{hash_tag, slot_of_key};
 pub(crate) use self::locks::{check_lock_name, parse_lock_cursor, span_micros, u32_or_zero};
 pub(crate) use self::maintenance::acl::rules as acl_rules;
 #[cfg(feature = "compat")]
-pub(crate) use self::maintenance::health::keyspace_id;
+pub(crate) use self::maintenance::health::{has_append_only_file, keyspace_id};
 use self::peers::messages::MessageSubscriber;
 use self::queue_registry::QueueRegistry;
 pub(crate) use self::reply::ScriptReply;
@@ -68,6 +70,7 @@ use super::contract::{self, Capabilities, Store};
 use super::{StoreOptions, Wake};
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
+use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::redis::maintenance::health;
 use crate::sync::{LockExt, build_thread_runtime, start_thread};
@@ -106,9 +109,9 @@ struct RedisState {
     take_back_cursors: HashMap<(NodeId, String), String>,
     /// Local nodes that are announced as peers.
     announced_peers: BTreeSet<NodeId>,
-    /// Where the wakes of a local node go.
+    /// The receivers of wakes, by local node.
     wake_senders: HashMap<NodeId, mpsc::Sender<Wake>>,
-    /// Where the messages to a local node go.
+    /// The receivers of messages, by local node.
     message_subscribers: HashMap<NodeId, Arc<MessageSubscriber>>,
     peer_cleanup: peers::PeerCleanup,
 }
@@ -169,8 +172,7 @@ impl Redis {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.peer_keys.queues);
         let names = self.servers.send_idempotent(op, ConnectionRole::Client, self.peer_keys.slot, &cmd).await?;
-        let unreadable =
-            |e| Error::Store { op, reason: "the list of queues cannot be read".into(), source: Some(Box::new(e)) };
+        let unreadable = |e| Error::store_with_cause(op, format!("the list of queues cannot be read: {e}"), e);
         let names: BTreeSet<String> = redis::from_redis_value(names).map_err(unreadable)?;
         Ok(names.into_iter().collect())
     }
@@ -335,16 +337,27 @@ impl Store for Redis {
             stats: Some(self),
             access: Some(self),
             transfer: Some(self),
+            // Only duly uses its keys.
+            shared_keys: None,
             maintenance: Some(self),
             health: Some(self),
             // A server does not write files for its clients; they scan it.
             snapshot: None,
             scan: Some(self),
+            // A transaction cannot contain both a server and tables of the caller.
+            transactions: None,
         }
     }
 
-    fn advice(&self, _capability: &str) -> &'static str {
-        "export its jobs instead"
+    fn advice(&self, capability: &str) -> &'static str {
+        match capability {
+            contract::transactions::CAPABILITY => contract::transactions::ADVICE,
+            _ => "export its jobs instead",
+        }
+    }
+
+    fn parse_job_id(&self, text: &str) -> Result<JobId> {
+        text.parse()
     }
 
     fn runtime(&self) -> Option<tokio::runtime::Handle> {
@@ -353,6 +366,10 @@ impl Store for Redis {
 
     fn now(&self) -> SystemTime {
         from_micros(Redis::now(self))
+    }
+
+    fn check_files(&self, _op: &'static str, _seen_id: Option<&str>) -> Result<()> {
+        Ok(())
     }
 }
 

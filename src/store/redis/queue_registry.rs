@@ -98,6 +98,11 @@ impl QueueRegistry {
         Ok(())
     }
 
+    /// Forgets a queue that is removed: the next push registers it first.
+    pub(super) fn forget(&self, queue: &str) {
+        self.registrations().remove(queue);
+    }
+
     /// Records a push to a queue, and returns whether its name was registered before.
     fn note_push(&self, queue: &str) -> bool {
         let mut registrations = self.registrations();

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Push};
-use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE_KIND};
+use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE_KIND, UniqueKey};
 use crate::node::NodeId;
 use crate::store::checksum::crc32;
 use crate::store::open::DEFAULT_KEEP;
@@ -75,7 +75,7 @@ pub(super) fn encode_job(job: &Job, due: Micros) -> Vec<u8> {
         max_attempts: job.max_attempts,
         timeout: job.timeout,
         keep: job.keep,
-        unique: job.unique.as_deref(),
+        unique: job.unique.as_ref().map(UniqueKey::as_str),
         tags: &job.tags,
         traceparent: job.traceparent.as_deref(),
         args: &job.args,
@@ -155,7 +155,7 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
         max_attempts: u32::try_from(max_attempts).ok()?,
         timeout: Duration::from_millis(timeout.unsigned_abs()),
         keep: Duration::from_millis(keep.unsigned_abs()),
-        unique: non_empty(unique),
+        unique: non_empty(unique).map(UniqueKey::from_stored),
         tags: tags.split(' ').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
         traceparent: non_empty(traceparent),
     };
@@ -290,12 +290,20 @@ pub(super) fn encode_held(node: NodeId, fence: Fence, flag: u8) -> String {
     format!("{:<64}{}", format!("{node} {:016}", fence.0), char::from(flag))
 }
 
+/// Length of a held value without the mark of a cancel.
+const HELD_BYTES: usize = 65;
+
 /// Decodes the node and the fence of a held job, and whether the job has a meta.
 pub(super) fn decode_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let text = std::str::from_utf8(value).ok()?;
     let (node, rest) = text.split_once(' ')?;
-    let has_meta = value.last().is_some_and(u8::is_ascii_lowercase);
+    let has_meta = value.get(64).is_some_and(u8::is_ascii_lowercase);
     Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), has_meta))
+}
+
+/// Returns whether a held job was cancelled: its value then has a mark.
+pub(super) fn is_cancelled(held: &[u8]) -> bool {
+    held.len() > HELD_BYTES
 }
 
 /// Decodes the minimum and the maximum time that done jobs of a queue are kept.
@@ -378,7 +386,8 @@ mod tests {
             prop_assert_eq!(due, pushed + delay);
             prop_assert_eq!(decoded.kind, push.kind);
             prop_assert_eq!(&decoded.args, push.args.as_ref().expect("given"));
-            prop_assert_eq!((decoded.unique, decoded.tags), (push.unique, push.tags));
+            let key = decoded.unique.map(|key| key.as_str().to_owned());
+            prop_assert_eq!((key, decoded.tags), (push.unique, push.tags));
             prop_assert_eq!((decoded.max_attempts, decoded.timeout, Some(decoded.keep)), (push.max_attempts, push.timeout, push.keep));
         }
 
@@ -399,7 +408,7 @@ mod tests {
         fn held_values_round_trip(fence in 0u64..9_999_999_999_999_999) {
             let node = NodeId::fresh();
             let value = encode_held(node, Fence(fence), b'2');
-            prop_assert_eq!(value.len(), 65);
+            prop_assert_eq!(value.len(), HELD_BYTES);
             prop_assert_eq!(decode_held(value.as_bytes()), Some((node, Fence(fence), false)));
         }
     }

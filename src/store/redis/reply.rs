@@ -153,5 +153,5 @@ fn bytes_from_value(value: Value) -> Option<Vec<u8>> {
 
 /// Builds the error for a reply that no script returns. The request has run.
 fn unexpected_reply(op: &'static str) -> Error {
-    Error::Unknown { op, source: Some("unexpected reply from the server".into()) }
+    Error::unknown_with_cause(op, "unexpected reply from the server")
 }

@@ -60,6 +60,7 @@ const PARTS: &[(&str, &str)] = parts![
     "add_failure",
     "add_waiter",
     "adopt_deferred",
+    "cancelled_limits",
     "check_capacity",
     "check_format",
     "choose_removed",
@@ -73,28 +74,34 @@ const PARTS: &[(&str, &str)] = parts![
     "drop_failures",
     "drop_progress",
     "drop_replaced",
+    "end_cancelled",
     "ensure_lease",
     "erase_job",
     "failure_limits",
     "find_alive",
+    "find_changeable",
     "find_deferred",
     "find_known",
     "find_oldest_ready",
     "fingerprint_queue",
     "forget_node",
     "group_counts",
+    "history_minutes",
     "increment_field",
     "index_members",
     "index_terms",
+    "insert_cancelled",
     "insert_dead",
     "insert_job",
     "insert_later",
     "insert_ready",
     "insert_scheduled",
     "is_closed",
+    "list_cancelled",
     "list_waiters",
     "log_limits",
     "make_tickets",
+    "note_cancelled",
     "notify_waiter",
     "parse_int",
     "promote_due",
@@ -102,6 +109,7 @@ const PARTS: &[(&str, &str)] = parts![
     "publish_completed",
     "push_tick_job",
     "push_tickets",
+    "read_cancel_keep",
     "read_lock",
     "read_records",
     "read_state",
@@ -111,9 +119,14 @@ const PARTS: &[(&str, &str)] = parts![
     "remove_dead",
     "remove_waiting",
     "repair_meta",
+    "return_surplus",
     "rotate_removed",
+    "set_checkpoint",
     "set_next_tick",
+    "settle_cancelled",
     "settle_one",
+    "shorten_hold",
+    "shorten_leases",
     "split_by_holder",
     "store_result",
     "subtract_held",
@@ -160,7 +173,10 @@ scripts! { &[];
         PUSH_CHECKED "jobs/push_checked"
         RECORD_PROGRESS "jobs/record_progress"
         REMOVE "jobs/remove"
+        CANCEL "jobs/cancel"
+        REMOVE_QUEUE "jobs/remove_queue"
         RESCHEDULE "jobs/reschedule"
+        SET_ALONE "jobs/set_alone"
         SET_CAPACITY "jobs/set_capacity"
         SET_PAUSED "jobs/set_paused"
         SETTLE "jobs/settle"
@@ -170,6 +186,7 @@ scripts! { &[];
         LEAVE "nodes/leave"
         NODES "nodes/nodes"
         CRONS "cron/crons"
+        CONFIRM_TICKS "cron/confirm_ticks"
         DUE_CRONS "cron/due_crons"
         FIRE_CRONS "cron/fire_crons"
         PUT_CRON "cron/put_cron"
@@ -313,7 +330,7 @@ mod tests {
 
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
-        use crate::store::{DEAD_GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, STAT_NUMBERS};
+        use crate::store::{CANCELLED_JOBS_MAX, DEAD_GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, STAT_NUMBERS};
         use crate::store::{
             DEFERRED_HINTS_MAX, DEFERRED_HINTS_PER_CLAIM_MAX, LOCK_SLOTS_MAX, LOCK_WAITERS_CHECKED_MAX,
         };
@@ -321,13 +338,18 @@ mod tests {
             let part = PARTS.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text);
             assert!(part.contains(&line), "{name} has no line {line:?}");
         };
+        has("cancelled_limits", format!("local CANCELLED_MAX = {CANCELLED_JOBS_MAX}\n"));
         has("log_limits", format!("local LOG_LINES_MAX = {LOG_LINES_MAX}\n"));
         has("group_counts", format!("local GROUPS_MAX = {DEAD_GROUPS_MAX}\n"));
         has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {STAT_NUMBERS}, 10\n"));
         has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {STAT_NUMBERS}\n"));
+        assert!(
+            HISTORY.code.contains(&format!("for counter = 0, {} do", STAT_NUMBERS - 1)),
+            "history reads all counters"
+        );
         has("deferred_hints", format!("local HINTS_MAX, WAKES_MAX = {DEFERRED_HINTS_MAX}, 16\n"));
-        has("find_deferred", format!("local LOOK_MAX = {DEFERRED_HINTS_PER_CLAIM_MAX}\n"));
-        has("list_waiters", format!("local WAITERS_LOOK_MAX = {LOCK_WAITERS_CHECKED_MAX}\n"));
+        has("find_deferred", format!("local SCAN_MAX = {DEFERRED_HINTS_PER_CLAIM_MAX}\n"));
+        has("list_waiters", format!("local WAITERS_SCAN_MAX = {LOCK_WAITERS_CHECKED_MAX}\n"));
         has("read_lock", format!("local SLOTS_MAX = {LOCK_SLOTS_MAX}\n"));
     }
 }

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
-use crate::job::{Fence, JobId, JobRecord, State};
+use crate::job::{Fence, JobId, JobRecord, State, UniqueKey};
 use crate::node::NodeId;
 use crate::store::redis::jobs::settle;
 use crate::store::redis::keys::QueueKeys;
@@ -28,10 +28,6 @@ impl TransferStore for Redis {
 
     async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         transfer_out(self, queue, mover, &jobs).await
-    }
-
-    async fn shared_keyspace(&self) -> Result<Option<String>> {
-        Ok(None)
     }
 }
 
@@ -88,9 +84,11 @@ fn batch_command(store: &Redis, keys: &QueueKeys, batch: &TransferBatch) -> Cmd 
 fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
     let (job, due) = (&record.job, record::clamp_moment(record.due));
     let ended = record::clamp_moment(record.ended.unwrap_or(record.due));
-    // The meta of a dead job has its time of death.
-    let has_meta =
-        record.state == State::Dead || record.attempts > 0 || record.crashes > 0 || !record.failures.is_empty();
+    // The meta of a dead or cancelled job has the time of its end.
+    let has_meta = matches!(record.state, State::Dead | State::Cancelled)
+        || record.attempts > 0
+        || record.crashes > 0
+        || !record.failures.is_empty();
     let meta = JobMeta {
         due,
         changed_at: ended,
@@ -110,8 +108,9 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
         State::Scheduled => cmd.arg("s").arg(due),
         State::Done => cmd.arg("d").arg(ended + micros(job.keep).min(DELAY_MAX)),
         State::Dead => cmd.arg("b").arg(ended + keep_dead),
+        State::Cancelled => cmd.arg("c").arg(ended + keep_dead),
     };
-    let key = job.unique.as_deref().filter(|_| !record.state.is_final());
+    let key = job.unique.as_ref().map(UniqueKey::as_str).filter(|_| !record.state.is_final());
     cmd.arg(key.unwrap_or("")).arg(record.failures.len());
     let last_error = record.failures.last().map_or("", |failure| failure.error.as_str());
     let (group, description) = match record.state {

@@ -90,7 +90,7 @@ impl RedisUrl {
         let default_port = if matches!(topology, Topology::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
         let hosts = parse_hosts(hosts, default_port)?;
         if topology == Topology::Standalone && hosts.len() > 1 {
-            return Err(invalid_url("names several hosts; write redis+sentinel:// or redis+cluster://"));
+            return Err(invalid_url("has several hosts; write redis+sentinel:// or redis+cluster://"));
         }
         Ok(Some(RedisUrl { topology, hosts, tls, user, password, db }))
     }
@@ -121,40 +121,44 @@ fn parse_login(login: &str) -> Result<(Option<String>, Option<String>)> {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     match (decode(user), decode(password)) {
         // Without a password there is no login: everything would run as the default user.
-        (Ok(Some(_)), Ok(None)) => Err(invalid_url("names a user and no password; write redis://USER:PASSWORD@HOST")),
+        (Ok(Some(_)), Ok(None)) => Err(invalid_url("has a user but no password; write redis://USER:PASSWORD@HOST")),
         (Ok(user), Ok(password)) => Ok((user, password)),
-        _ => Err(invalid_url("has a user or password that is not UTF-8 behind its % signs")),
+        _ => Err(invalid_url("has a user or password whose % codes are not UTF-8; write a % itself as %25")),
     }
 }
 
 fn parse_path(scheme: &str, topology: &str, path: &str) -> Result<(Topology, i64)> {
     let db = |text: &str| match text {
         "" => Ok(0),
+        // Without a host, any part may be a password, so none is repeated.
         text => text.parse::<u16>().map(i64::from).map_err(|_| {
-            invalid_url(format!("has {text:?} where the number of a database belongs; write {scheme}://host:port/0"))
+            let example = format!("write {scheme}://HOST:PORT/0, or {scheme}://USER:PASSWORD@HOST with a password");
+            invalid_url(format!("must end with the number of a database after the /; {example}"))
         }),
     };
     match topology {
         "" => Ok((Topology::Standalone, db(path)?)),
         "sentinel" => match path.split_once('/').unwrap_or((path, "")) {
-            ("", _) => Err(invalid_url(format!("names no master; write {scheme}://host1,host2/MASTER"))),
+            ("", _) => Err(invalid_url(format!("lacks the name of the master; write {scheme}://host1,host2/MASTER"))),
             (master, number) => Ok((Topology::Sentinel(master.to_owned()), db(number)?)),
         },
         "cluster" if matches!(path, "" | "0") => Ok((Topology::Cluster, 0)),
-        "cluster" => Err(invalid_url("names a database; a Cluster has only one")),
-        other => Err(invalid_url(format!("has +{other} in its scheme; there is +sentinel and +cluster"))),
+        "cluster" => {
+            Err(invalid_url("has the number of a database, but a Cluster has only one database; remove the number"))
+        }
+        other => Err(invalid_url(format!("has +{other} in its scheme; use +sentinel or +cluster"))),
     }
 }
 
 fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<ServerAddress>> {
     let parse_host = |host: &str| {
-        ServerAddress::parse(host, default_port)
-            .ok_or_else(|| invalid_url(format!("has {host:?} where a host belongs; write host or host:port")))
+        let reason = "has an invalid host; write host or host:port, after USER:PASSWORD@ if there is a password";
+        ServerAddress::parse(host, default_port).ok_or_else(|| invalid_url(reason))
     };
     let hosts: Vec<ServerAddress> = text.split(',').map(parse_host).collect::<Result<_>>()?;
     match hosts.len() {
         0..=HOSTS_MAX => Ok(hosts),
-        many => Err(invalid_url(format!("names {many} hosts; at most {HOSTS_MAX}"))),
+        many => Err(invalid_url(format!("has {many} hosts; at most {HOSTS_MAX} are allowed"))),
     }
 }
 
@@ -190,14 +194,28 @@ mod tests {
 
     #[test]
     fn invalid_url_error_names_the_problem() {
-        assert!(parse_error("redis://").contains("where a host belongs"));
+        assert!(parse_error("redis://").contains("has an invalid host"));
         assert!(parse_error("redis://a,b").contains("several hosts"));
         assert!(parse_error("redis://a/x").contains("number of a database"));
-        assert!(parse_error("redis+sentinel://a").contains("names no master"));
+        assert!(parse_error("redis+sentinel://a").contains("lacks the name of the master"));
         assert!(parse_error("redis+cluster://a/1").contains("only one"));
-        assert!(parse_error("redis+ring://a").contains("+sentinel and +cluster"));
+        assert!(parse_error("redis+ring://a").contains("use +sentinel or +cluster"));
         assert!(parse_error("redis://a:port").contains("host or host:port"));
         assert!(parse_error("redis://me@a").contains("no password"));
+    }
+
+    #[test]
+    fn error_of_a_url_without_host_hides_the_password() {
+        for url in [
+            "redis://:hunter2",
+            "redis://me:hunter2",
+            "redis://me:hunter2/0",
+            "redis://:a/hunter2",
+            "redis+sentinel://me:hunter2/m",
+            "redis+sentinel://a/m/hunter2",
+        ] {
+            assert!(!parse_error(url).contains("hunter2"), "{url}");
+        }
     }
 
     #[test]

@@ -13,10 +13,10 @@ use crate::job::JobId;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::JobPosition;
-use crate::store::sqlite::{Sqlite, errors, transfer};
+use crate::store::sqlite::{Sqlite, disk_reserve, errors, transfer};
 use crate::store::{
-    CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore, DueCrons,
-    FireCronsReply, OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
+    CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, CronStore,
+    DUE_CRONS_READ_MAX, DueCrons, FireCronsReply, OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
 const CRON_COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
@@ -47,12 +47,23 @@ impl CronStore for Sqlite {
         self.query("due_crons", move |conn| due_crons(conn, clock.now_micros(), &queue, &freed)).await
     }
 
+    async fn confirm_ticks(&self, queue: &str, planned_at: SystemTime) -> Result<()> {
+        let queue = queue.to_owned();
+        self.writer.write("confirm_ticks", move |tx| confirm_ticks(tx, &queue, planned_at)).await
+    }
+
     async fn fire_crons(&self, queue: &str, firings: Vec<CronFiring>) -> Result<FireCronsReply> {
         if firings.len() > CRON_FIRINGS_MAX {
-            return Err(Error::invalid("firings", format!("must not be more than {CRON_FIRINGS_MAX} rules at a time")));
+            return Err(Error::invalid("firings", format!("at most {CRON_FIRINGS_MAX} rules in one request")));
         }
         let queue = queue.to_owned();
-        self.writer.write("fire_crons", move |tx| fire_crons(tx, &queue, &firings)).await
+        let bytes = firings.iter().map(|firing| disk_reserve::push_bytes(&firing.jobs)).sum();
+        self.writer
+            .write("fire_crons", move |tx| match tx.check_disk_room("fire_crons", bytes)? {
+                Ok(()) => fire_crons(tx, &queue, &firings).map(Ok),
+                Err(full) => Ok(Err(full)),
+            })
+            .await?
     }
 }
 
@@ -61,7 +72,7 @@ fn read_record(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     let text: String = row.get(0)?;
     let moment = |at: Option<Micros>| at.map(from_micros);
     let Some(rule) = CronRule::from_json(&text) else {
-        tracing::error!("cannot read a cron rule; a newer version of duly may have written it");
+        tracing::error!("a cron rule is unreadable: it is corrupted or was written by a newer duly; run `duly verify`");
         return Ok(None);
     };
     Ok(Some(CronRecord {
@@ -121,13 +132,23 @@ fn write_rule(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<
     set_cron_check_at(tx, queue)
 }
 
-/// Sets the time at which a claim of this queue has its rules checked.
+/// Sets the time at which a claim of this queue has its rules checked, and the latest time at which ticks were planned.
 fn set_cron_check_at(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
-        "UPDATE duly_queue SET cron_check_at =
+        "UPDATE duly_queue SET planned_at = max(ifnull(planned_at, 0), ?2), cron_check_at =
            (SELECT min(check_at) FROM duly_cron WHERE queue_no = ?1 AND check_at IS NOT NULL) WHERE queue_no = ?1",
     )?
-    .execute([queue])?;
+    .execute([queue, tx.now])?;
+    Ok(())
+}
+
+/// Implements `CronStore::confirm_ticks`.
+fn confirm_ticks(tx: &Tx<'_>, name: &str, planned_at: SystemTime) -> rusqlite::Result<()> {
+    tx.statement("UPDATE duly_queue SET planned_at = ?3 WHERE name = ?1 AND planned_at = ?2")?.execute(params![
+        name,
+        to_micros(planned_at),
+        tx.now
+    ])?;
     Ok(())
 }
 
@@ -170,19 +191,23 @@ pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>
 
 /// Implements `CronStore::due_crons`.
 pub(super) fn due_crons(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
-    let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
-    let queue_no: Option<i64> = conn
-        .prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
-        .query_row([queue], |row| row.get(0))
+    let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None, planned_at: None };
+    let found: Option<(i64, Option<Micros>)> = conn
+        .prepare_cached("SELECT queue_no, planned_at FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
+        .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some(queue_no) = queue_no else {
+    let Some((queue_no, planned_at)) = found else {
         return Ok(due);
     };
+    due.planned_at = planned_at.filter(|planned_at| *planned_at > now).map(from_micros);
     let mut select = conn.prepare_cached(&format!(
         "SELECT {CRON_COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
     ))?;
-    let mut rows = select.query(params![queue_no, now, CRON_FIRINGS_MAX])?;
-    while let Some(row) = rows.next()? {
+    // Rules that cannot be read stay due. They must not keep the others from firing.
+    let mut rows = select.query(params![queue_no, now, DUE_CRONS_READ_MAX])?;
+    while let Some(row) = rows.next()?
+        && due.rules.len() < CRON_FIRINGS_MAX
+    {
         due.rules.extend(read_record(row)?);
     }
     for name in freed.iter().take(CRON_FIRINGS_MAX - due.rules.len()) {

@@ -1,5 +1,6 @@
 //! The reading thread: reads never wait for writes, and never block them.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -8,6 +9,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
+use crate::store::sqlite::file_watch::FileWatch;
 use crate::sync::start_thread;
 
 /// Most reads that wait for the thread.
@@ -24,9 +26,13 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn start(conn: Connection) -> Result<Self> {
+    pub(super) fn start(conn: Connection, watch: Arc<FileWatch>) -> Result<Self> {
         let (tasks, inbox) = channel::<ReadTask>();
-        let thread = start_thread("open", "duly-reader", move || inbox.into_iter().for_each(|read| read(&conn)))?;
+        let run = move || {
+            inbox.into_iter().for_each(|read| read(&conn));
+            watch.before_close(&conn);
+        };
+        let thread = start_thread("open", "duly-reader", run)?;
         Ok(Reader { tasks: Some(tasks), permits: Semaphore::new(PENDING_READS_MAX), thread: Some(thread) })
     }
 
@@ -36,7 +42,7 @@ impl Reader {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
-        let gone = || Error::store(name, "the store was closed");
+        let gone = || Error::store(name, "the store was closed; open it again");
         let _room = self.permits.acquire().await.map_err(|_| gone())?;
         let (reply, result) = oneshot::channel();
         let run = move |conn: &Connection| {

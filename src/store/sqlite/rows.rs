@@ -7,7 +7,7 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Row, ToSql};
 
 use crate::clock::{from_micros, to_micros};
-use crate::job::{Job, JobId, Priority, UNREADABLE_KIND};
+use crate::job::{Job, JobId, Priority, UNREADABLE_KIND, UniqueKey};
 use crate::store::checksum::crc32;
 
 /// The columns of `duly_job j`, in the order in which [`job`] reads them.
@@ -83,7 +83,7 @@ pub(super) fn read_checked_job(row: &Row<'_>, queue: String) -> rusqlite::Result
         max_attempts: u32::try_from(columns.integer(5)).unwrap_or_else(|_| columns.mark_damaged()),
         timeout: Duration::from_millis(columns.integer(6).unsigned_abs()),
         keep: Duration::from_millis(columns.integer(7).unsigned_abs()),
-        unique: columns.optional_text(8)?,
+        unique: columns.optional_text(8)?.map(UniqueKey::from_stored),
         tags: tags.as_ref().map_or_else(Vec::new, |tags| tags.split(' ').map(str::to_owned).collect()),
         traceparent: columns.optional_text(10)?,
     };

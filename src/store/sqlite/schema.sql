@@ -17,19 +17,20 @@ CREATE TABLE duly_meta (
 ) STRICT, WITHOUT ROWID;
 
 -- Counters that never go back: 'next_number' (job_no and seq) and 'last_fence' (claims and locks).
--- Also 'removed_id_table' and 'removed_id_swapped_at', which belong to duly_removed_id_0.
+-- Also 'removed_id_table' and 'removed_id_swapped_at', which belong to duly_removed_id_0, and 'removed_queues'.
 CREATE TABLE duly_sequence (
   name  TEXT PRIMARY KEY,
   value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Queues. A queue gets its number on first use and keeps it.
+-- Queues. A queue gets its number on first use and keeps it. No other queue gets it after the queue is removed.
 CREATE TABLE duly_queue (
-  queue_no       INTEGER PRIMARY KEY,
+  queue_no       INTEGER PRIMARY KEY AUTOINCREMENT,
   name           TEXT NOT NULL UNIQUE,
   paused         INTEGER NOT NULL DEFAULT 0,
   transfer_mark  TEXT,                    -- set while the queue moves to another store: who moves it, and where to
   cron_check_at  INTEGER,                 -- when to check the first of its cron rules
+  planned_at     INTEGER,                 -- the latest time at which a tick of its rules was planned
   capacity_jobs  INTEGER,                 -- a push beyond either capacity is refused
   capacity_bytes INTEGER
 ) STRICT;
@@ -52,6 +53,30 @@ CREATE TABLE duly_job (
   checksum     INTEGER NOT NULL           -- CRC-32 of the id, kind, args, tags, traceparent and numbers
 ) STRICT;
 CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue_no);
+
+-- Jobs that other programs push: they insert a row here in a transaction of their own. The next transaction of duly that
+-- writes to the file turns the rows into jobs and deletes them. NULL means the default of a push.
+CREATE TABLE duly_inbox (
+  inbox_no     INTEGER PRIMARY KEY,       -- the rows of a queue become jobs in this order
+  kind         TEXT NOT NULL,
+  args         TEXT NOT NULL DEFAULT 'null', -- JSON
+  queue        TEXT NOT NULL DEFAULT 'default',
+  id           TEXT,                      -- a UUID; a job that has it already counts as pushed
+  due_at       INTEGER,                   -- not together with delay_ms
+  delay_ms     INTEGER,                   -- counts from inserted_at
+  priority     TEXT,                      -- critical, high, normal, low
+  unique_key   TEXT,
+  unique_scope TEXT,                      -- kind, queue
+  on_conflict  TEXT,                      -- keep, replace
+  max_attempts INTEGER,
+  timeout_ms   INTEGER,
+  keep_ms      INTEGER,
+  tags         TEXT,                      -- separated by spaces
+  traceparent  TEXT,
+  inserted_at  INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000),
+  error        TEXT                       -- why the row cannot become a job; it is tried again once this is NULL
+) STRICT;
+CREATE INDEX duly_inbox_waiting ON duly_inbox (queue, inbox_no) WHERE error IS NULL;
 
 -- Jobs that wait for their due time.
 CREATE TABLE duly_scheduled (
@@ -89,10 +114,13 @@ CREATE TABLE duly_running (
   seq      INTEGER NOT NULL,              -- its position in duly_ready, restored by a release or a take back
   due_at   INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
-  crashes  INTEGER NOT NULL
+  crashes  INTEGER NOT NULL,
+  cancel_keep_ms INTEGER,                 -- set by a cancel: the job ends cancelled, and is kept this long
+  alone    INTEGER,                       -- 1 while its node runs no other job, as far as the node has said so
+  acked    INTEGER                        -- 1 once the handler has acked it in a transaction of its own
 ) STRICT;
 
--- Done (state 3) and dead (state 4) jobs, until they are pruned.
+-- Done (state 3), dead (state 4) and cancelled (state 5) jobs, until they are pruned.
 CREATE TABLE duly_ended (
   job_no   INTEGER PRIMARY KEY,
   queue_no INTEGER NOT NULL,
@@ -151,6 +179,7 @@ CREATE TABLE duly_queue_stats (
   running          INTEGER NOT NULL,
   done             INTEGER NOT NULL,
   dead             INTEGER NOT NULL,
+  cancelled        INTEGER NOT NULL,
   unfinished_bytes INTEGER NOT NULL,      -- bytes of args of scheduled, ready and running jobs
   minute           INTEGER NOT NULL,      -- since 1970
   counters         BLOB NOT NULL          -- packed numbers
@@ -206,7 +235,8 @@ CREATE TABLE duly_failure (
 ) STRICT;
 CREATE INDEX duly_failure_job_no ON duly_failure (job_no, failed_at);
 
--- Unique keys of unfinished jobs. The transaction that ends the job frees its key.
+-- Unique keys of unfinished jobs, with their scope: `KIND KEY`, or `* KEY` for all kinds.
+-- The transaction that ends the job frees its key.
 CREATE TABLE duly_unique_key (
   queue_no   INTEGER NOT NULL,
   unique_key TEXT NOT NULL,
@@ -299,12 +329,23 @@ CREATE TABLE duly_token (
   expires_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- The newest audit entries: changes made over HTTP.
+-- The newest audit entries of each actor: changes made over HTTP and on the command line.
 CREATE TABLE duly_audit (
   number      INTEGER PRIMARY KEY AUTOINCREMENT,
   recorded_at INTEGER NOT NULL,
   actor       TEXT NOT NULL,
   action      TEXT NOT NULL,
-  address     TEXT,                       -- the client's address
-  status      INTEGER NOT NULL            -- the HTTP status
+  target      TEXT,                       -- id or name of the changed thing
+  filter      TEXT,                       -- filter that selected the changed jobs
+  changed     INTEGER,                    -- how many things were changed
+  outcome     TEXT NOT NULL,              -- started, done, refused, unknown
+  address     TEXT                        -- the client's address
 ) STRICT;
+CREATE INDEX duly_audit_actor ON duly_audit (actor, number);
+
+-- How many audit entries each actor has: the largest makes room for a new one.
+CREATE TABLE duly_audit_count (
+  actor   TEXT PRIMARY KEY,
+  entries INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX duly_audit_count_entries ON duly_audit_count (entries, actor);

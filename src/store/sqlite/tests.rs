@@ -25,15 +25,14 @@ async fn slow_read_does_not_delay_heartbeat() {
     let store = Arc::new(Sqlite::open(&dir.path().join("duly.db"), &options).expect("opens"));
     let node = Node::fresh(Vec::new());
     store.heartbeat(&node).await.expect("joins");
-    let slot = store.registry.slot_of(node.id).expect("has one");
 
     let (slow, end) = start_slow_read(&store);
     clock.advance(DEFAULT_LEASE + Duration::from_micros(1));
     tokio::task::yield_now().await;
-    assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::LeaseExpired);
+    assert_eq!(store.registry.worker_liveness(node.id), Liveness::LeaseExpired);
     let result = tokio::time::timeout(Duration::from_millis(50), store.heartbeat(&node));
     assert!(result.await.is_err(), "the reply waits for the read");
-    assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::Alive, "the heartbeat does not");
+    assert_eq!(store.registry.worker_liveness(node.id), Liveness::Alive, "the heartbeat does not");
 
     end.send(()).expect("the read waits");
     slow.await.expect("no panic").expect("ends well");

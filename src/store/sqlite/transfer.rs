@@ -7,12 +7,13 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
-use crate::job::{Fence, Job, JobId, JobRecord, State};
+use crate::job::{Fence, Job, JobId, JobRecord, State, UniqueKey};
 use crate::node::NodeId;
 use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::disk_reserve;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state;
-use crate::store::sqlite::jobs::state::{JobPosition, STATE_DEAD, STATE_DONE};
+use crate::store::sqlite::jobs::state::{JobPosition, STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::jobs::{failures, progress, push};
 use crate::store::sqlite::rows::{JobBody, RawText, priority_code, to_millis};
 use crate::store::sqlite::tx::Tx;
@@ -28,16 +29,18 @@ impl TransferStore for Sqlite {
     }
 
     async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
-        self.writer.write("transfer_in", move |tx| transfer_in(tx, &batch)).await
+        let bytes = disk_reserve::record_bytes(&batch.jobs);
+        self.writer
+            .write("transfer_in", move |tx| match tx.check_disk_room("transfer_in", bytes)? {
+                Ok(()) => transfer_in(tx, &batch).map(Ok),
+                Err(full) => Ok(Err(full)),
+            })
+            .await?
     }
 
     async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         let queue = queue.to_owned();
         self.writer.write("transfer_out", move |tx| transfer_out(tx, &queue, mover, &jobs)).await
-    }
-
-    async fn shared_keyspace(&self) -> Result<Option<String>> {
-        Ok(None)
     }
 }
 
@@ -138,6 +141,14 @@ fn insert_jobs(tx: &Tx<'_>, queue: i64, batch: &TransferBatch, new: &[&JobRecord
                 compute_prune_at(record, micros(batch.keep_dead)),
                 record,
             )?,
+            State::Cancelled => state::insert_ended_record(
+                tx,
+                queue,
+                job_no,
+                STATE_CANCELLED,
+                compute_prune_at(record, micros(batch.keep_dead)),
+                record,
+            )?,
         }
         if !record.state.is_final() {
             tx.change_count(queue, CountColumn::UnfinishedBytes, record.job.args.len() as i64);
@@ -164,7 +175,7 @@ fn insert_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
         job.max_attempts,
         to_millis(job.timeout),
         to_millis(job.keep),
-        job.unique,
+        job.unique.as_ref().map(UniqueKey::as_str),
         tags,
         job.traceparent,
         JobBody::from_job(job, tags.as_deref()).checksum(),
@@ -174,7 +185,7 @@ fn insert_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
 
 /// Returns the unique key that a job holds. An ended job holds none.
 fn unique_key_of(record: &JobRecord) -> Option<&str> {
-    record.job.unique.as_deref().filter(|_| !record.state.is_final())
+    record.job.unique.as_ref().map(UniqueKey::as_str).filter(|_| !record.state.is_final())
 }
 
 fn compute_prune_at(record: &JobRecord, keep: Micros) -> Micros {

@@ -6,19 +6,26 @@ use std::collections::HashMap;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use crate::clock::Micros;
+use crate::error::Result;
 use crate::job::JobId;
+use crate::node::NodeId;
 use crate::store::Capacity;
+use crate::store::sqlite::disk_reserve::DiskReserve;
 use crate::store::sqlite::jobs::counts::{CountColumn, CountDeltas};
-use crate::store::sqlite::nodes::wake::{LockTurnNotice, PendingNotifications};
+use crate::store::sqlite::nodes::wakes::{LockTurnNotice, PendingNotifications};
 
-/// The numbers of queues, which never change.
+/// The numbers of queues. A queue keeps its number, and no other queue gets the number of a removed one.
 #[derive(Default)]
-pub(super) struct QueueNumbers(RefCell<HashMap<String, i64>>);
+pub(super) struct QueueNumbers {
+    by_name: RefCell<HashMap<String, i64>>,
+    /// How many queues of the file had been removed when the numbers were read.
+    removed_queues: Cell<i64>,
+}
 
 impl QueueNumbers {
     /// Clears the cache. After a rollback, a number may not be assigned.
     pub(super) fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.by_name.borrow_mut().clear();
     }
 }
 
@@ -30,6 +37,8 @@ pub(super) struct Tx<'c> {
     /// The time of this transaction: all its changes happen at this time.
     pub(super) now: Micros,
     queue_numbers: &'c QueueNumbers,
+    /// Whether this transaction has checked that no other process has removed a queue.
+    queue_numbers_checked: Cell<bool>,
     /// The next free number, once it has been read.
     next_number: Cell<Option<i64>>,
     /// The table that takes new removed ids, once it has been read.
@@ -43,6 +52,12 @@ pub(super) struct Tx<'c> {
     capacities: RefCell<Vec<(i64, Capacity)>>,
     /// Whether any job has progress or a log, once it has been checked.
     has_progress_rows: Cell<Option<bool>>,
+    /// Whether the next transaction will take further rows of the inbox.
+    has_more_inbox_rows: Cell<bool>,
+    /// `None` for a store in memory.
+    disk_reserve: Option<&'c DiskReserve>,
+    /// Bytes of the new jobs for which there was room on the disk.
+    admitted_bytes: Cell<u64>,
 }
 
 impl<'c> Tx<'c> {
@@ -51,6 +66,7 @@ impl<'c> Tx<'c> {
             conn,
             now,
             queue_numbers: queues,
+            queue_numbers_checked: Cell::new(false),
             next_number: Cell::new(None),
             removed_id_half: Cell::new(None),
             notifications: RefCell::default(),
@@ -58,11 +74,41 @@ impl<'c> Tx<'c> {
             deltas: RefCell::new(CountDeltas::new(history)),
             capacities: RefCell::default(),
             has_progress_rows: Cell::new(None),
+            has_more_inbox_rows: Cell::new(false),
+            disk_reserve: None,
+            admitted_bytes: Cell::new(0),
         }
+    }
+
+    /// Sets the reserve that new jobs must leave free on the disk.
+    pub(super) fn with_disk_reserve(self, disk_reserve: Option<&'c DiskReserve>) -> Self {
+        Tx { disk_reserve, ..self }
+    }
+
+    /// Checks that the disk has room for new jobs of this size. Called before they are written.
+    pub(super) fn check_disk_room(&self, op: &'static str, bytes: u64) -> rusqlite::Result<Result<()>> {
+        let Some(reserve) = self.disk_reserve.filter(|_| bytes > 0) else {
+            return Ok(Ok(()));
+        };
+        let admitted = self.admitted_bytes.get();
+        let checked = reserve.check(self.conn, op, bytes, admitted)?;
+        if checked.is_ok() {
+            self.admitted_bytes.set(admitted + bytes);
+        }
+        Ok(checked)
     }
 
     pub(super) fn statement(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
         self.conn.prepare_cached(sql)
+    }
+
+    /// Records whether the next transaction will take further rows of the inbox.
+    pub(super) fn set_has_more_inbox_rows(&self, has_more: bool) {
+        self.has_more_inbox_rows.set(has_more);
+    }
+
+    pub(super) fn has_more_inbox_rows(&self) -> bool {
+        self.has_more_inbox_rows.get()
     }
 
     /// Returns a number that no job and no position in this file has had.
@@ -101,13 +147,36 @@ impl<'c> Tx<'c> {
         let queue_no: i64 = self
             .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING queue_no")?
             .query_row([name], |row| row.get(0))?;
-        self.queue_numbers.0.borrow_mut().insert(name.to_owned(), queue_no);
+        self.queue_numbers.by_name.borrow_mut().insert(name.to_owned(), queue_no);
         Ok(queue_no)
+    }
+
+    /// Clears the numbers of queues if any process has removed a queue since they were read.
+    fn check_queue_numbers(&self) -> rusqlite::Result<()> {
+        if self.queue_numbers_checked.replace(true) {
+            return Ok(());
+        }
+        let removed = self.read_sequence("removed_queues")?;
+        if self.queue_numbers.removed_queues.replace(removed) != removed {
+            self.queue_numbers.clear();
+        }
+        Ok(())
+    }
+
+    /// Forgets a queue whose rows this transaction has deleted. Other processes notice it with their next transaction.
+    pub(super) fn forget_queue(&self, name: &str, queue: i64) -> rusqlite::Result<()> {
+        self.queue_numbers.by_name.borrow_mut().remove(name);
+        self.deltas.borrow_mut().forget_queue(queue);
+        self.capacities.borrow_mut().retain(|(queue_no, _)| *queue_no != queue);
+        self.statement("UPDATE duly_sequence SET value = value + 1 WHERE name = 'removed_queues'")?
+            .execute([])
+            .map(drop)
     }
 
     /// Returns the number of a queue, if it has one.
     pub(super) fn find_queue(&self, name: &str) -> rusqlite::Result<Option<i64>> {
-        if let Some(queue_no) = self.queue_numbers.0.borrow().get(name) {
+        self.check_queue_numbers()?;
+        if let Some(queue_no) = self.queue_numbers.by_name.borrow().get(name) {
             return Ok(Some(*queue_no));
         }
         let queue_no = self
@@ -115,7 +184,7 @@ impl<'c> Tx<'c> {
             .query_row([name], |row| row.get(0))
             .optional()?;
         if let Some(queue_no) = queue_no {
-            self.queue_numbers.0.borrow_mut().insert(name.to_owned(), queue_no);
+            self.queue_numbers.by_name.borrow_mut().insert(name.to_owned(), queue_no);
         }
         Ok(queue_no)
     }
@@ -149,7 +218,12 @@ impl<'c> Tx<'c> {
 
     /// If one table took removed ids for `remember_ids`, empties the other and lets it take over.
     pub(super) fn rotate_removed_ids(&self, remember: Micros) -> rusqlite::Result<()> {
-        if self.now - self.read_sequence("removed_id_swapped_at")? < remember {
+        let swapped_at = self.read_sequence("removed_id_swapped_at")?;
+        if swapped_at > self.now {
+            // The clock was ahead. Otherwise no id would be forgotten until then.
+            return self.set_sequence("removed_id_swapped_at", self.now);
+        }
+        if self.now - swapped_at < remember {
             return Ok(());
         }
         let next = 1 - self.read_sequence("removed_id_table")?;
@@ -191,11 +265,16 @@ impl<'c> Tx<'c> {
         }
     }
 
+    /// Makes a node send a heartbeat after the commit, because its reply has news.
+    pub(super) fn request_heartbeat(&self, node: NodeId) {
+        self.notifications.borrow_mut().heartbeats.push(node);
+    }
+
     /// Returns the name of a queue.
     fn find_queue_name(&self, queue: i64) -> Option<String> {
         let cached = self
             .queue_numbers
-            .0
+            .by_name
             .borrow()
             .iter()
             .find(|(_, queue_no)| **queue_no == queue)
@@ -230,12 +309,12 @@ impl<'c> Tx<'c> {
 
     /// Returns the capacity of a queue.
     pub(super) fn capacity(&self, queue: i64) -> rusqlite::Result<Capacity> {
-        if let Some((_, limit)) = self.capacities.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
-            return Ok(*limit);
+        if let Some((_, capacity)) = self.capacities.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
+            return Ok(*capacity);
         }
-        let limit = crate::store::sqlite::jobs::capacity::queue_capacity(self.conn, queue)?;
-        self.capacities.borrow_mut().push((queue, limit));
-        Ok(limit)
+        let capacity = crate::store::sqlite::jobs::capacity::queue_capacity(self.conn, queue)?;
+        self.capacities.borrow_mut().push((queue, capacity));
+        Ok(capacity)
     }
 
     /// Clears the cache of capacities.

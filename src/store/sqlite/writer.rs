@@ -3,31 +3,33 @@
 //! A caller sends an operation and waits. The thread gathers the waiting operations, begins a transaction, reads the
 //! clock, runs each operation and commits. Then it delivers notifications and replies to all callers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::Instant;
 
 use super::group_commit::{GroupCommitWindow, GroupWait};
 use super::tx::{QueueNumbers, Tx};
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
-use crate::store::sqlite::errors;
-use crate::store::sqlite::nodes::wake::Notifier;
+use crate::store::sqlite::disk_reserve::DiskReserve;
+use crate::store::sqlite::file_watch::FileWatch;
+use crate::store::sqlite::inbox::{InboxReader, InboxSignal, TakenRows};
+use crate::store::sqlite::lock_holder::describe_lock_holder;
+use crate::store::sqlite::maintenance::upkeep;
+use crate::store::sqlite::nodes::wakes::Notifier;
+use crate::store::sqlite::transaction_error::TransactionError;
+use crate::store::sqlite::wal_sync::WalSync;
+use crate::store::sqlite::{errors, file};
 use crate::sync::start_thread;
 
 /// Most operations that wait for the thread. Further callers wait for room.
 const PENDING_WRITES_MAX: usize = 4_096;
 /// Most operations in one transaction.
 const GROUP_OPERATIONS_MAX: usize = 256;
-
-/// How often the file is synced if commits are not: the most that a loss of power can cost.
-const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The writing thread. Dropping it waits until all operations are written and the connection is closed. The last
 /// process to close leaves one complete file without a WAL.
@@ -36,6 +38,19 @@ pub(super) struct Writer {
     tasks: Option<Sender<WriteTask>>,
     permits: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The settings of the thread.
+pub(super) struct WriterSettings {
+    pub(super) clock: Clock,
+    pub(super) notifier: Notifier,
+    /// `None` for a store in memory.
+    pub(super) watch: Option<Arc<FileWatch>>,
+    /// Commits are not synced one by one: the thread syncs the WAL once a second instead.
+    pub(super) syncs_later: bool,
+    /// Whether events are counted minute by minute.
+    pub(super) history_enabled: bool,
+    pub(super) inbox: InboxReader,
 }
 
 enum WriteTask {
@@ -80,7 +95,7 @@ where
         let result = match (failed, self.value) {
             (None, Some(value)) => Ok(value),
             (Some(error), _) => Err(error),
-            (None, None) => Err(Error::store(self.name, "the operation did not run")),
+            (None, None) => Err(Error::store(self.name, "the operation did not run; please report this as a bug")),
         };
         // A caller that has gone away does not need the reply.
         let _ = self.reply.send(result);
@@ -89,26 +104,27 @@ where
 
 impl Writer {
     /// Starts the thread on a connection that is set up.
-    ///
-    /// With `wal`, commits are not synced one by one. The thread syncs that file once a second instead.
-    pub(super) fn start(
-        conn: Connection,
-        clock: Clock,
-        waker: Notifier,
-        wal: Option<PathBuf>,
-        history: bool,
-    ) -> Result<Self> {
-        let (work, inbox) = channel();
+    pub(super) fn start(conn: Connection, settings: WriterSettings) -> Result<Self> {
+        let (sender, tasks) = channel();
+        let wal = settings.watch.as_ref().filter(|_| settings.syncs_later).map(|watch| file::wal_path(watch.path()));
         let mut writer = WriterThread {
             conn,
-            clock,
-            notifier: waker,
+            disk_reserve: settings.watch.as_ref().map(|watch| DiskReserve::new(watch.path())),
+            settings,
             queue_numbers: QueueNumbers::default(),
             wal_sync: WalSync::new(wal),
-            history_enabled: history,
+            has_more_rows: false,
         };
-        let thread = start_thread("open", "duly-writer", move || writer.run(&inbox))?;
-        Ok(Writer { tasks: Some(work), permits: Arc::new(Semaphore::new(PENDING_WRITES_MAX)), thread: Some(thread) })
+        let run = move || {
+            writer.run(&tasks);
+            let watch = writer.settings.watch.clone();
+            drop(writer);
+            if let Some(watch) = watch {
+                watch.after_close();
+            }
+        };
+        let thread = start_thread("open", "duly-writer", run)?;
+        Ok(Writer { tasks: Some(sender), permits: Arc::new(Semaphore::new(PENDING_WRITES_MAX)), thread: Some(thread) })
     }
 
     /// Runs `run` in a transaction and returns once it is committed.
@@ -117,13 +133,13 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let gone = || Error::store(name, "the store was closed");
+        let gone = || Error::store(name, "the store was closed; open it again");
         let room = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
         let (reply, result) = oneshot::channel();
         let op = Box::new(PendingWrite { name, run, value: None, reply, _permit: room });
         self.send(WriteTask::Grouped(op)).ok_or_else(gone)?;
         // The thread ended without a reply, perhaps after the commit.
-        result.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
+        result.await.map_err(|lost| Error::unknown_with_cause(name, lost))?
     }
 
     /// Runs upkeep on the connection, between transactions.
@@ -132,7 +148,7 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let gone = || Error::store(name, "the store was closed");
+        let gone = || Error::store(name, "the store was closed; open it again");
         let (reply, result) = oneshot::channel();
         let bare = WriteTask::Exclusive(Box::new(move |conn| {
             let _ = reply.send(errors::catch_panic(|| run(conn)).flatten().map_err(|e| errors::from_sqlite(name, e)));
@@ -143,6 +159,41 @@ impl Writer {
 
     fn send(&self, work: WriteTask) -> Option<()> {
         self.tasks.as_ref()?.send(work).ok()
+    }
+
+    /// Returns a function that asks for a transaction which takes the rows of the inbox. It keeps the thread alive, so it
+    /// must be dropped before the writer. It returns `None` while the last request is on its way, and otherwise whether
+    /// rows were handled since.
+    pub(super) fn inbox_requester(&self, signal: Arc<InboxSignal>) -> impl FnMut() -> Option<bool> + Send + 'static {
+        let (tasks, mut last_handled) = (self.tasks.clone(), signal.handled.load(Ordering::SeqCst));
+        move || {
+            if signal.is_requested.swap(true, Ordering::SeqCst) {
+                return None;
+            }
+            let handled = signal.handled.load(Ordering::SeqCst);
+            if let Some(tasks) = &tasks {
+                // Fails only if the thread has ended.
+                let _ = tasks.send(WriteTask::Grouped(Box::new(TakeInbox(signal.clone()))));
+            }
+            Some(std::mem::replace(&mut last_handled, handled) != handled)
+        }
+    }
+}
+
+/// Does nothing: every transaction takes the rows of the inbox.
+struct TakeInbox(Arc<InboxSignal>);
+
+impl WriteOperation for TakeInbox {
+    fn run(&mut self, _tx: &Tx<'_>) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "take_inbox"
+    }
+
+    fn finish(self: Box<Self>, _failed: Option<Error>) {
+        self.0.is_requested.store(false, Ordering::SeqCst);
     }
 }
 
@@ -157,19 +208,20 @@ impl Drop for Writer {
 
 struct WriterThread {
     conn: Connection,
-    clock: Clock,
-    notifier: Notifier,
+    settings: WriterSettings,
     queue_numbers: QueueNumbers,
+    /// `None` for a store in memory.
+    disk_reserve: Option<DiskReserve>,
     wal_sync: WalSync,
-    /// Whether events are counted minute by minute.
-    history_enabled: bool,
+    /// Rows of the inbox did not fit into the last transaction.
+    has_more_rows: bool,
 }
 
 impl WriterThread {
-    fn run(&mut self, inbox: &Receiver<WriteTask>) {
+    fn run(&mut self, tasks: &Receiver<WriteTask>) {
         let mut window = GroupCommitWindow::default();
-        while let Some(first) = self.wal_sync.next_task(inbox) {
-            let (group, bare) = collect_group(inbox, first, &mut window);
+        while let Some(first) = self.next_task(tasks) {
+            let (group, bare) = collect_group(tasks, first, &mut window);
             if !group.is_empty() {
                 let began = clock::monotonic_now();
                 self.commit_group(group);
@@ -182,7 +234,24 @@ impl WriterThread {
                     let _ = self.conn.execute_batch("ROLLBACK");
                 }
             }
+            if let Some(watch) = &self.settings.watch {
+                upkeep::checkpoint_if_long(&self.conn, watch);
+            }
             self.wal_sync.record_commit();
+        }
+        if let Some(watch) = &self.settings.watch {
+            watch.before_close(&self.conn);
+        }
+    }
+
+    /// Waits for the next task, or takes further rows of the inbox at once.
+    fn next_task(&mut self, tasks: &Receiver<WriteTask>) -> Option<WriteTask> {
+        let has_more_rows = std::mem::take(&mut self.has_more_rows);
+        match tasks.try_recv() {
+            Ok(task) => Some(task),
+            Err(TryRecvError::Empty) if has_more_rows => Some(WriteTask::Grouped(Box::new(TakeInbox(Arc::default())))),
+            // If the store is closed, the rows stay for the next process, but the last commits must still be synced.
+            Err(_) => self.wal_sync.next_task(tasks),
         }
     }
 
@@ -203,111 +272,74 @@ impl WriterThread {
     }
 
     fn try_commit(&mut self, group: &mut [Box<dyn WriteOperation>]) -> Result<(), TransactionError> {
-        self.conn
-            .prepare_cached("BEGIN IMMEDIATE")
-            .and_then(|mut begin| begin.execute([]))
-            .map_err(TransactionError::Begin)?;
-        // The wait for the write lock may have been long, so the clock is read after it.
-        let tx = Tx::new(&self.conn, self.clock.now_micros(), &self.queue_numbers, self.history_enabled);
+        let WriterThread { conn, settings, queue_numbers, disk_reserve, .. } = self;
+        let disk_reserve = disk_reserve.as_ref();
+        let mut tx = begin(conn, settings, queue_numbers, disk_reserve)?;
+        let taken = match errors::catch_panic(|| settings.inbox.take_rows(&tx)).flatten() {
+            Ok(taken) => taken,
+            Err(error) => {
+                // No operation may fail because of rows in the inbox, so the transaction starts again without them.
+                drop(tx);
+                tracing::warn!(%error, "the rows of duly_inbox could not be read; they will be tried again");
+                settings.inbox.pause();
+                roll_back(conn, queue_numbers);
+                tx = begin(conn, settings, queue_numbers, disk_reserve)?;
+                TakenRows::default()
+            }
+        };
         let ran =
             group.iter_mut().try_for_each(|op| errors::catch_panic(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
         let notifications = tx.into_notifications();
         let committed = ran.map_err(TransactionError::Operation).and_then(|()| {
-            self.conn
-                .prepare_cached("COMMIT")
-                .and_then(|mut commit| commit.execute([]))
-                .map_err(TransactionError::Commit)
+            // Checked last: a commit into a deleted file would be acknowledged and lost.
+            let checked = settings.watch.as_ref().map_or(Ok(()), |watch| watch.check_before_commit());
+            checked.map_err(TransactionError::WrongFile)?;
+            conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(TransactionError::Commit)
         });
         match committed {
             Ok(_) => {
-                self.notifier.deliver(notifications);
+                settings.notifier.deliver(notifications);
+                self.has_more_rows = taken.has_more;
+                settings.inbox.report(taken);
                 Ok(())
             }
             Err(failed) => {
-                // Fails only if SQLite rolled back by itself.
-                let _ = self.conn.execute_batch("ROLLBACK");
-                self.queue_numbers.clear();
+                roll_back(conn, queue_numbers);
                 Err(failed)
             }
         }
     }
 }
 
-/// The syncs for `durability=second`.
-struct WalSync {
-    wal: Option<PathBuf>,
-    /// The time of the oldest commit that is not synced.
-    unsynced_since: Option<Instant>,
+/// Begins a transaction that holds the write lock.
+fn begin<'c>(
+    conn: &'c Connection,
+    settings: &WriterSettings,
+    queue_numbers: &'c QueueNumbers,
+    disk_reserve: Option<&'c DiskReserve>,
+) -> Result<Tx<'c>, TransactionError> {
+    conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(|error| {
+        // Names the process that holds the write lock.
+        let is_busy = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy);
+        let watch = settings.watch.as_ref().filter(|_| is_busy);
+        TransactionError::Begin(error, watch.map(|watch| describe_lock_holder(watch.path())))
+    })?;
+    // The wait for the write lock may have been long, so the clock is read after it.
+    let tx = Tx::new(conn, settings.clock.now_micros(), queue_numbers, settings.history_enabled);
+    Ok(tx.with_disk_reserve(disk_reserve))
 }
 
-impl WalSync {
-    fn new(wal: Option<PathBuf>) -> Self {
-        WalSync { wal, unsynced_since: None }
-    }
-
-    /// Returns the next work. Syncs when a sync is due, and before the end: closing the file syncs it only if no other
-    /// process has it open.
-    fn next_task(&mut self, inbox: &Receiver<WriteTask>) -> Option<WriteTask> {
-        while let Some(since) = self.unsynced_since {
-            match inbox.recv_timeout(SYNC_INTERVAL.saturating_sub(clock::monotonic_now() - since)) {
-                Ok(work) => return Some(work),
-                Err(RecvTimeoutError::Timeout) => self.sync(),
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.sync();
-                    return None;
-                }
-            }
-        }
-        inbox.recv().ok()
-    }
-
-    /// Records a commit.
-    fn record_commit(&mut self) {
-        if self.wal.is_none() {
-            return;
-        }
-        let since = *self.unsynced_since.get_or_insert_with(clock::monotonic_now);
-        if clock::monotonic_now() - since >= SYNC_INTERVAL {
-            self.sync();
-        }
-    }
-
-    fn sync(&mut self) {
-        self.unsynced_since = None;
-        let synced = self.wal.as_ref().map(|wal| std::fs::File::open(wal).and_then(|wal| wal.sync_data()));
-        if let Some(Err(error)) = synced {
-            tracing::error!(%error, "the disk did not sync; commits of the last second may be lost");
-        }
-    }
-}
-
-/// The phase in which a transaction failed. Only a failed commit has an unknown outcome.
-enum TransactionError {
-    /// The write lock was not available, so a retry of each alone would not help.
-    Begin(rusqlite::Error),
-    Operation(rusqlite::Error),
-    Commit(rusqlite::Error),
-}
-
-impl TransactionError {
-    fn to_error(self: &TransactionError, op: &'static str) -> Error {
-        // The errors of rusqlite cannot be cloned, so each operation gets a copy.
-        let copy = |error: &rusqlite::Error| match error {
-            rusqlite::Error::SqliteFailure(code, text) => rusqlite::Error::SqliteFailure(*code, text.clone()),
-            other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
-        };
-        match self {
-            TransactionError::Begin(error) | TransactionError::Operation(error) => errors::from_sqlite(op, copy(error)),
-            TransactionError::Commit(error) => errors::from_commit(op, copy(error)),
-        }
-    }
+fn roll_back(conn: &Connection, queue_numbers: &QueueNumbers) {
+    // Fails only if SQLite rolled back by itself.
+    let _ = conn.execute_batch("ROLLBACK");
+    queue_numbers.clear();
 }
 
 type ExclusiveTask = Box<dyn FnOnce(&Connection) + Send>;
 
 /// Gathers waiting operations up to the first upkeep.
 fn collect_group(
-    inbox: &Receiver<WriteTask>,
+    tasks: &Receiver<WriteTask>,
     first: WriteTask,
     window: &mut GroupCommitWindow,
 ) -> (Vec<Box<dyn WriteOperation>>, Option<ExclusiveTask>) {
@@ -322,7 +354,7 @@ fn collect_group(
         if group.len() >= GROUP_OPERATIONS_MAX {
             break;
         }
-        next = inbox.try_recv().ok().or_else(|| window.wait_for_task(inbox, group.len(), &mut wait));
+        next = tasks.try_recv().ok().or_else(|| window.wait_for_task(tasks, group.len(), &mut wait));
     }
     window.record_group(group.len(), &wait);
     (group, None)
@@ -330,17 +362,51 @@ fn collect_group(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::store::Durability;
-    use crate::store::sqlite::file;
     use crate::store::sqlite::group_commit::GROUP_WAIT;
     use crate::store::sqlite::nodes::registry::NodeRegistry;
     use futures_util::FutureExt;
 
     fn start_writer() -> Writer {
-        let waker = Notifier::new(Arc::new(NodeRegistry::in_memory(Clock::system())));
-        let conn = file::connect_in_memory().expect("opens");
-        Writer::start(conn, Clock::system(), waker, None, true).expect("starts")
+        start_on(file::connect_in_memory().expect("opens"))
+    }
+
+    fn start_on(conn: Connection) -> Writer {
+        Writer::start(conn, settings()).expect("starts")
+    }
+
+    fn settings() -> WriterSettings {
+        WriterSettings {
+            clock: Clock::system(),
+            notifier: Notifier::new(Arc::new(NodeRegistry::in_memory(Clock::system()))),
+            watch: None,
+            syncs_later: false,
+            history_enabled: true,
+            inbox: InboxReader::new(Duration::ZERO, Arc::default()),
+        }
+    }
+
+    #[test]
+    fn store_closed_between_two_batches_of_the_inbox_syncs_the_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let wal = dir.path().join("duly.db-wal");
+        std::fs::write(&wal, "a commit").expect("writes");
+        let mut writer = WriterThread {
+            conn: file::connect_in_memory().expect("opens"),
+            settings: settings(),
+            queue_numbers: QueueNumbers::default(),
+            disk_reserve: None,
+            wal_sync: WalSync::new(Some(wal)),
+            has_more_rows: true,
+        };
+        writer.wal_sync.record_commit();
+        let (sender, tasks) = channel();
+        drop(sender);
+        assert!(writer.next_task(&tasks).is_none(), "the rows stay for the next process");
+        assert!(!writer.wal_sync.has_unsynced_commit());
     }
 
     /// Returns whether a queue of this name exists.
@@ -383,32 +449,18 @@ mod tests {
 
     #[test]
     fn group_wait_backs_off_when_callers_return_late() {
-        let (work, inbox) = channel();
-        let send = || work.send(WriteTask::Exclusive(Box::new(|_| {}))).expect("is open");
+        let (sender, tasks) = channel();
+        let send = || sender.send(WriteTask::Exclusive(Box::new(|_| {}))).expect("is open");
         let mut window = GroupCommitWindow::default();
         window.expected_size = 9;
         let mut wait = GroupWait::default();
         send();
-        assert!(window.wait_for_task(&inbox, 1, &mut wait).is_some(), "one more in time");
+        assert!(window.wait_for_task(&tasks, 1, &mut wait).is_some(), "one more in time");
         std::thread::sleep(2 * GROUP_WAIT);
         send();
-        assert!(window.wait_for_task(&inbox, 2, &mut wait).is_none(), "another commit would have been sooner");
-        assert!(window.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_none(), "the next group does not wait");
-        assert!(window.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_some(), "the one after that tries again");
-    }
-
-    #[test]
-    fn last_commit_is_synced_before_the_thread_ends() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let wal = dir.path().join("duly.db-wal");
-        std::fs::write(&wal, "a commit").expect("writes");
-        let (work, inbox) = channel();
-        let mut syncs = WalSync::new(Some(wal));
-        syncs.record_commit();
-        assert!(syncs.unsynced_since.is_some(), "not one by one");
-        drop(work);
-        assert!(syncs.next_task(&inbox).is_none(), "there is no more to do");
-        assert_eq!(syncs.unsynced_since, None);
+        assert!(window.wait_for_task(&tasks, 2, &mut wait).is_none(), "another commit would have been sooner");
+        assert!(window.wait_for_task(&tasks, 1, &mut GroupWait::default()).is_none(), "the next group does not wait");
+        assert!(window.wait_for_task(&tasks, 1, &mut GroupWait::default()).is_some(), "the one after that tries again");
     }
 
     /// A value that panics when it is dropped.
@@ -425,8 +477,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = file::prepare_file(&dir.path().join("duly.db")).expect("a new file");
         let conn = file::connect(&path, Durability::Fsync).expect("opens");
-        let waker = Notifier::new(Arc::new(NodeRegistry::in_memory(Clock::system())));
-        let writer = Writer::start(conn, Clock::system(), waker, None, true).expect("starts");
+        let writer = start_on(conn);
         // The thread is busy until two operations wait for it, so that they share one commit.
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let busy = writer.run_outside_transaction("busy", move |_| Ok(wait.recv().is_ok()));

@@ -29,6 +29,34 @@ pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 /// Most groups of dead jobs in one queue. Further jobs share one group with the error `…`.
 pub const DEAD_GROUPS_MAX: usize = 1_000;
 
+/// The result of removing a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoveQueueResult {
+    /// The queue was removed.
+    Removed,
+    /// There is no such queue.
+    NotFound,
+    /// The queue stays as it is.
+    InUse(QueueUse),
+}
+
+/// The reason why a queue is not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueUse {
+    /// It has jobs.
+    Jobs,
+    /// Cron rules push into it.
+    CronRules,
+    /// It is moving to or from another store.
+    Transfer,
+    /// It is paused, or has a capacity.
+    Settings,
+    /// It remembers ids of removed jobs, or has counters of the last day.
+    Activity,
+}
+
 /// A change to a job that is not running. A field that is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -126,8 +154,8 @@ impl Capacity {
     /// Returns whether more jobs and bytes fit; each pair is the current number and the number to add.
     #[must_use]
     pub(crate) fn has_room_for(&self, jobs: (u64, u64), bytes: (u64, u64)) -> bool {
-        let fits = |limit: Option<u64>, (current, more): (u64, u64)| {
-            limit.is_none_or(|limit| more == 0 || current.saturating_add(more) <= limit)
+        let fits = |maximum: Option<u64>, (current, more): (u64, u64)| {
+            maximum.is_none_or(|maximum| more == 0 || current.saturating_add(more) <= maximum)
         };
         fits(self.jobs, jobs) && fits(self.bytes, bytes)
     }

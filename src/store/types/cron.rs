@@ -10,6 +10,8 @@ use crate::job::push::{Push, PushResult};
 
 /// Most rules fired in one operation, and most returned as due.
 pub const CRON_FIRINGS_MAX: usize = 150;
+/// Maximum due rules that are read to find those that can be read: far more than a queue has.
+pub(crate) const DUE_CRONS_READ_MAX: usize = 100_000;
 /// Most rules on one page.
 pub const CRON_PAGE_SIZE: usize = 500;
 /// How long a waiting tick waits until it is checked again, unless its rule is passed as freed earlier.
@@ -77,19 +79,24 @@ pub enum PutCronResult {
 pub struct CronPage {
     /// The rules; a rule changed while paging may appear twice.
     pub rules: Vec<CronRecord>,
-    /// Where the next page starts, if there may be one.
+    /// The start of the next page, if there may be one.
     pub next_cursor: Option<String>,
 }
 
 /// Rules of a queue that have a tick due.
 #[derive(Debug)]
 pub struct DueCrons {
-    /// The rules, longest overdue first; at most [`CRON_FIRINGS_MAX`].
+    /// The readable rules, longest overdue first; at most [`CRON_FIRINGS_MAX`]. Unreadable ones stay due and delay no
+    /// other rule.
     pub rules: Vec<CronRecord>,
     /// The store's time at this operation.
     pub now: SystemTime,
     /// Time from `now` until another tick may be due; `None` if there is none.
     pub next_tick: Option<Duration>,
+    /// The latest time at which a tick of the queue was planned, if it is after `now`: the clock was set back since, and
+    /// ticks may be too late. The caller plans all rules of the queue again, then calls
+    /// [`CronStore::confirm_ticks`](crate::store::CronStore::confirm_ticks).
+    pub planned_at: Option<SystemTime>,
 }
 
 /// Whether a tick waits for the job that has its unique key.

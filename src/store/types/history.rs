@@ -13,7 +13,7 @@ pub const HISTOGRAM_BUCKETS: usize = 28;
 /// Upper bound of the first bucket in microseconds. Each bound is twice the previous one; the last bucket has none.
 const FIRST_BUCKET_MICROS: u64 = 64;
 /// Number of counters, without the histograms.
-pub(crate) const COUNTER_COUNT: usize = 6;
+pub(crate) const COUNTER_COUNT: usize = 7;
 /// Number of values in a [`StatCounters`], with the histograms.
 pub(crate) const STAT_NUMBERS: usize = COUNTER_COUNT + 2 * HISTOGRAM_BUCKETS;
 
@@ -82,6 +82,8 @@ pub struct StatCounters {
     pub released: u64,
     /// Jobs taken back from dead nodes.
     pub taken_back: u64,
+    /// Jobs that ended cancelled, whether they waited or ran. Their attempts are in none of the other outcomes.
+    pub cancelled: u64,
     /// How long after its due time each of these attempts started.
     pub lateness: Histogram,
     /// How long each of them took.
@@ -91,6 +93,7 @@ pub struct StatCounters {
 /// Distribution of values over buckets. Each bound is twice the previous one, which limits the error of a quantile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
+#[non_exhaustive]
 pub struct Histogram {
     /// The number of values in each bucket.
     pub buckets: [u64; HISTOGRAM_BUCKETS],
@@ -135,10 +138,6 @@ impl Histogram {
         }
         None
     }
-
-    fn add(&mut self, other: &Histogram) {
-        self.buckets.iter_mut().zip(other.buckets).for_each(|(sum, more)| *sum += more);
-    }
 }
 
 impl StatCounters {
@@ -149,7 +148,7 @@ impl StatCounters {
         *self = StatCounters::from_numbers(&numbers);
     }
 
-    /// Returns the number of attempts that ended, with any outcome.
+    /// Returns the number of attempts that ended with an outcome. Attempts at jobs that ended cancelled have none.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         self.done + self.retried + self.buried + self.released
@@ -158,7 +157,8 @@ impl StatCounters {
     /// Returns all values in one array: the counters, the lateness, the duration.
     pub(crate) fn to_numbers(&self) -> [u64; STAT_NUMBERS] {
         let mut out = [0; STAT_NUMBERS];
-        let counters = [self.pushed, self.done, self.retried, self.buried, self.released, self.taken_back];
+        let StatCounters { pushed, done, retried, buried, released, taken_back, cancelled, .. } = *self;
+        let counters = [pushed, done, retried, buried, released, taken_back, cancelled];
         out[..COUNTER_COUNT].copy_from_slice(&counters);
         out[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS].copy_from_slice(&self.lateness.buckets);
         out[COUNTER_COUNT + HISTOGRAM_BUCKETS..].copy_from_slice(&self.duration.buckets);
@@ -166,9 +166,10 @@ impl StatCounters {
     }
 
     pub(crate) fn from_numbers(numbers: &[u64; STAT_NUMBERS]) -> Self {
-        let [pushed, done, retried, buried, released, taken_back] =
-            [0, 1, 2, 3, 4, 5].map(|index: usize| numbers[index]);
-        let mut counters = StatCounters { pushed, done, retried, buried, released, taken_back, ..Default::default() };
+        let [pushed, done, retried, buried, released, taken_back, cancelled] =
+            [0, 1, 2, 3, 4, 5, 6].map(|index: usize| numbers[index]);
+        let mut counters =
+            StatCounters { pushed, done, retried, buried, released, taken_back, cancelled, ..Default::default() };
         counters.lateness.buckets.copy_from_slice(&numbers[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS]);
         counters.duration.buckets.copy_from_slice(&numbers[COUNTER_COUNT + HISTOGRAM_BUCKETS..]);
         counters
@@ -178,6 +179,7 @@ impl StatCounters {
 /// Index of pushed jobs in the array of numbers.
 pub(crate) const PUSHED_INDEX: usize = 0;
 pub(crate) const TAKEN_BACK_INDEX: usize = 5;
+pub(crate) const CANCELLED_INDEX: usize = 6;
 
 /// Returns the index of an outcome in the array of numbers.
 pub(crate) fn outcome_index(outcome: &Outcome) -> usize {
@@ -199,18 +201,7 @@ impl History {
     #[must_use]
     pub fn total(&self) -> StatCounters {
         let mut sum = StatCounters::default();
-        self.points.iter().for_each(|point| {
-            let StatCounters { pushed, done, retried, buried, released, taken_back, lateness, duration } =
-                &point.counters;
-            sum.pushed += pushed;
-            sum.done += done;
-            sum.retried += retried;
-            sum.buried += buried;
-            sum.released += released;
-            sum.taken_back += taken_back;
-            sum.lateness.add(lateness);
-            sum.duration.add(duration);
-        });
+        self.points.iter().for_each(|point| sum.add(&point.counters));
         sum
     }
 

@@ -8,6 +8,9 @@ use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, State};
 use crate::node::NodeId;
 use crate::store::{Capacity, TransferMark};
 
+/// A job that was held during this many crashes may be their cause; a single crash may be a coincidence.
+pub const CRASH_SUSPECT_MIN: u32 = 2;
+
 /// A worker's claim on one queue.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -24,13 +27,26 @@ pub struct Claim {
     /// Ready jobs come in order, whatever their kind; the node defers those it has no handler for.
     /// A store shared with another system does not touch jobs that the other system deferred.
     pub kinds: Option<Arc<[String]>>,
+    /// With `kinds: None`, the kind whose deferred jobs are not offered to this node, because it would defer them again.
+    pub excluded_kind: Option<Arc<str>>,
+    /// Most bytes of args in the reply: further jobs stay ready. The first job comes whatever its size. With a limit, a
+    /// resync lists the jobs without their args.
+    pub args_bytes_max: Option<usize>,
 }
 
 impl Claim {
     /// Returns a claim of at most `max` jobs of any kind from this queue.
     #[must_use]
     pub fn new(queue: impl Into<String>, max: usize) -> Self {
-        Claim { queue: queue.into(), max, resync: false, suspect: None, kinds: None }
+        Claim {
+            queue: queue.into(),
+            max,
+            resync: false,
+            suspect: None,
+            kinds: None,
+            excluded_kind: None,
+            args_bytes_max: None,
+        }
     }
 }
 
@@ -171,6 +187,8 @@ pub struct HeartbeatReply {
     pub expiring: Vec<(NodeId, String, Duration)>,
     /// Queues that may have jobs to claim.
     pub queues_to_check: Vec<String>,
+    /// Jobs that the node holds and that were cancelled. Repeated until they are settled.
+    pub cancelled: Vec<JobId>,
     /// Queues that this reply does not cover, because their server did not reply.
     pub unreachable: Vec<String>,
     /// An operator has told this node, through the store, to claim no more jobs. This is final.
@@ -213,13 +231,44 @@ pub enum ChangeResult {
     Unreadable,
 }
 
+/// The effect of a cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelResult {
+    /// The job has ended in the state cancelled, now or before.
+    Cancelled,
+    /// The job is running. It is marked, and ends cancelled when its attempt ends, unless that succeeds.
+    Cancelling {
+        /// The node that runs it, which has been notified.
+        node: NodeId,
+    },
+    /// The job was done or dead before, so there was nothing to cancel.
+    Ended(State),
+}
+
+/// A store's reply to a cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelReply {
+    /// The job has ended in the state cancelled, now or before.
+    Cancelled,
+    /// The job is running on this node. It is marked, and ends cancelled when its attempt ends, unless that succeeds.
+    Cancelling(NodeId),
+    /// The job is done or dead, so there is nothing to cancel.
+    Ended(State),
+    /// There is no such job.
+    NotFound,
+    /// The job waits, and its queue is moving to another store.
+    Moving,
+}
+
 /// A page of a list.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct JobPage {
     /// The jobs, without their failures unless requested.
     pub jobs: Vec<JobRecord>,
-    /// Where the next page starts, if there may be one.
+    /// The start of the next page, if there may be one.
     pub next_cursor: Option<String>,
     /// The number of jobs examined to find these.
     pub scanned: u64,
@@ -245,6 +294,8 @@ pub struct QueueCounts {
     pub done: u64,
     /// Jobs that failed for good.
     pub dead: u64,
+    /// Cancelled jobs.
+    pub cancelled: u64,
     /// Bytes of args of unfinished jobs: scheduled, ready and running.
     pub bytes: u64,
     /// Since when the oldest head of all priorities has been ready; `None` if there is none or the store does not know.
@@ -265,6 +316,7 @@ impl QueueCounts {
             State::Running => self.running,
             State::Done => self.done,
             State::Dead => self.dead,
+            State::Cancelled => self.cancelled,
         }
     }
 }

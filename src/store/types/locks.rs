@@ -74,9 +74,9 @@ pub struct LockRecord {
     pub note: String,
     /// Increases with every acquisition.
     pub fence: Fence,
-    /// Since when it is held.
-    #[serde(serialize_with = "crate::clock::as_micros")]
-    pub since: SystemTime,
+    /// Since when it is held; `None` if the lock is another system's, which does not record it.
+    #[serde(serialize_with = "crate::clock::as_micros_option")]
+    pub since: Option<SystemTime>,
     /// When the hold ends, unless it is extended.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub expires: SystemTime,
@@ -90,7 +90,7 @@ pub struct LockRecord {
 pub struct LockPage {
     /// Holds that have not ended.
     pub locks: Vec<LockRecord>,
-    /// Where the next page starts, if there may be one.
+    /// The start of the next page, if there may be one.
     pub next_cursor: Option<String>,
 }
 

@@ -74,6 +74,23 @@ pub struct TransferCheckpoint {
     pub replacement: Option<String>,
 }
 
+/// A live process of another program that takes jobs from queues of this store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignProcess {
+    /// Its name in the other program.
+    pub name: String,
+    /// Its queues; `None` if they are not known.
+    pub queues: Option<Vec<String>>,
+}
+
+impl ForeignProcess {
+    /// Returns whether the process may take jobs from this queue.
+    #[must_use]
+    pub fn may_work(&self, queue: &str) -> bool {
+        self.queues.as_ref().is_none_or(|queues| queues.iter().any(|other| other == queue))
+    }
+}
+
 /// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

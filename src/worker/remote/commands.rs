@@ -1,15 +1,12 @@
 //! Messages that reach a remote node from elsewhere: wakes from the store, and commands from other nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
-use super::held_jobs::RemoteJob;
 use super::node::RemoteNode;
-use crate::clock;
-use crate::peers::{NodeCommand, RunningJob};
-use crate::store::{Claim, JobStore, Wake};
+use crate::peers::NodeCommand;
+use crate::store::Wake;
 
 impl RemoteNode {
     /// Carries out a command from another node.
@@ -17,45 +14,31 @@ impl RemoteNode {
         let mut state = self.state();
         match command {
             // The caller may have gone away; its reply is dropped then.
-            NodeCommand::ListJobs(reply) => drop(reply.send(state.jobs.values().map(running).collect())),
+            NodeCommand::ListJobs(reply) => drop(reply.send(state.describe_jobs())),
             NodeCommand::SetQuiet(quiet, reply) => {
-                state.quiet = quiet;
+                state.set_quiet(quiet);
                 let _ = reply.send(());
             }
-            NodeCommand::Stop => (state.quiet, state.stop) = (true, true),
+            NodeCommand::Stop => state.stop(),
             NodeCommand::Cancel(id, reply) => {
-                let found = state.jobs.get_mut(&id).map(|job| job.cancelled = true).is_some();
-                let _ = reply.send(found);
+                let _ = reply.send(state.cancel(id));
             }
         }
         drop(state);
-        self.woken.notify_waiters();
+        self.wake_all_claims();
     }
 
-    /// Handles a wake for a queue. If the worker does not wait for a job, the wake goes to another node.
+    /// Handles a wake for a queue. If the worker does not wait for a job, or may hold no more, the wake goes to another
+    /// node.
     async fn handle_wake(self: &Arc<Self>, queue: String) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            return self.check_queue(&queue);
+        if self.has_waiting_claim() {
+            if self.state().has_room() {
+                return self.check_queue(&queue);
+            }
+            // The waiting claim looks here once a settle has made room.
+            self.state().request_claims(|name| name == queue);
         }
-        let _one = self.claiming.lock().await;
-        let step_back = Claim::new(queue, 0);
-        if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
-            tracing::debug!(%error, "a wake could not be passed on");
-        }
-    }
-}
-
-fn running(job: &RemoteJob) -> RunningJob {
-    let held = &job.held;
-    let running_ms = (clock::monotonic_now() - job.since).as_millis();
-    RunningJob {
-        id: held.job.id,
-        queue: held.job.queue.clone(),
-        kind: held.job.kind.clone(),
-        attempt: held.attempt(),
-        fence: held.fence,
-        running_ms: u64::try_from(running_ms).unwrap_or(u64::MAX),
-        progress: None,
+        self.step_back(queue).await;
     }
 }
 
@@ -69,7 +52,7 @@ pub(super) async fn listen(
         tokio::select! {
             wake = wakes.recv() => match (wake, node.upgrade()) {
                 (Some(Wake::Queue(queue)), Some(node)) => node.handle_wake(queue).await,
-                (Some(Wake::Heartbeat), Some(node)) => node.woken.notify_one(),
+                (Some(Wake::Heartbeat), Some(node)) => node.wake_claim(),
                 // The store delivers jobs only to nodes that accept them this way; remote nodes do not.
                 (Some(Wake::Job(_) | Wake::Resync(_)), Some(_)) => {}
                 _ => return,

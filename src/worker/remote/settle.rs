@@ -1,14 +1,15 @@
 //! Records how attempts of a remote worker ended.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::held_jobs::{self, RemoteJob, ReportedOutcome, Settlement};
+use super::job::RemoteJob;
 use super::node::RemoteNode;
+use super::settlement::{self, Settlement};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Outcome};
-use crate::store::{AttemptEnd, JobStore, SETTLE_MAX};
+use crate::store::{AttemptEnd, CANCELLED_INDEX, JobStore, SETTLE_MAX, outcome_index};
+use crate::worker::cancel::{cancelled_outcome, has_cancelled_jobs};
 
 /// Decides how a job ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,27 +24,38 @@ impl RemoteNode {
     /// Records how attempts ended, and returns the jobs that the worker no longer holds: nothing was recorded for them.
     ///
     /// The node remembers recent settlements, so a worker can repeat a request after a lost reply: the repeated jobs do
-    /// not count as lost.
+    /// not count as lost. See the [module](super) for an example.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Invalid`]: there are too many settlements for one request.
+    /// - [`Error::Store`] or [`Error::Unknown`]: the store cannot be reached. Repeat the request.
     pub async fn settle(self: &Arc<Self>, settlements: Vec<Settlement>) -> Result<Vec<JobId>> {
         self.settle_by(SettledBy::Worker, settlements).await
     }
 
     async fn settle_by(self: &Arc<Self>, by: SettledBy, settlements: Vec<Settlement>) -> Result<Vec<JobId>> {
         if settlements.len() > SETTLE_MAX {
-            return Err(Error::invalid("outcomes", format!("at most {SETTLE_MAX} in one request")));
+            return Err(Error::invalid(
+                "outcomes",
+                format!("at most {SETTLE_MAX} in one request; send them in several"),
+            ));
         }
         let (mut ends, mut lost, mut uncertain): (Vec<AttemptEnd>, Vec<JobId>, Vec<JobId>) = Default::default();
         {
             let mut state = self.state();
-            state.last_seen = clock::monotonic_now();
+            let now = clock::monotonic_now();
+            state.record_request(now);
             for Settlement { id, fence, outcome, result } in settlements {
-                match state.job(id, fence) {
-                    None => lost.extend(Some(id).filter(|id| !state.recorded.contains(&(*id, fence)))),
+                match state.job((id, fence)) {
+                    None => lost.extend(Some(id).filter(|_| !state.is_recorded((id, fence)))),
                     Some(job) => {
-                        uncertain.extend(Some(id).filter(|_| job.uncertain));
-                        let outcome = held_jobs::decide_outcome(&job.held, job.cancelled, outcome);
+                        uncertain.extend(Some(id).filter(|_| job.is_uncertain()));
+                        let cancelled = job.is_cancelled().then(|| cancelled_outcome(&*self.duly().store));
+                        let outcome = settlement::decide_outcome(job.held(), cancelled, outcome);
                         let result = result.filter(|_| outcome == Outcome::Ack);
-                        let end = held_jobs::end_attempt(&job.held, Some(job), outcome, self.duly.options.keep_dead);
+                        let (timing, keep_dead) = (job.timing(now), self.duly().options.keep_dead);
+                        let end = settlement::end_attempt(job.held(), Some(timing), outcome, keep_dead);
                         ends.push(AttemptEnd { result, ..end });
                     }
                 }
@@ -59,19 +71,31 @@ impl RemoteNode {
         // A task that did not finish may have recorded the ends.
         let refused = recorded.unwrap_or_else(|error| {
             self.state().mark_uncertain(&claims, by);
-            Err(Error::Unknown { op: "settle", source: Some(error.into()) })
+            Err(Error::unknown_with_cause("settle", error))
         })?;
         lost.extend(refused.into_iter().filter(|id| !uncertain.contains(id)));
         Ok(lost)
     }
 
     /// Adds recorded ends to the statistics by kind.
-    fn count_kinds(&self, ends: &[AttemptEnd], lost: &[JobId]) {
+    fn count_kinds(&self, ends: &[AttemptEnd], cancelled: &[JobId], lost: &[JobId]) {
         for end in ends.iter().filter(|end| !lost.contains(&end.id())) {
             if let Some(timing) = end.timing {
-                self.duly.kind_stats.record(&self.duly.store, &end.held().job.kind, &end.outcome, timing);
+                let cancelled = end.outcome != Outcome::Ack && cancelled.contains(&end.id());
+                let counter = if cancelled { CANCELLED_INDEX } else { outcome_index(&end.outcome) };
+                self.duly().kind_stats.record(&self.duly().store, &end.held().job.kind, counter, timing);
             }
         }
+    }
+
+    /// Returns the jobs that end cancelled unless they succeed.
+    fn cancelled_among(&self, ends: &[AttemptEnd]) -> Vec<JobId> {
+        if !has_cancelled_jobs(&*self.duly().store) {
+            return Vec::new();
+        }
+        let state = self.state();
+        let is_cancelled = |end: &&AttemptEnd| state.job((end.id(), end.fence())).is_some_and(RemoteJob::is_cancelled);
+        ends.iter().filter(is_cancelled).map(AttemptEnd::id).collect()
     }
 
     async fn record(&self, by: SettledBy, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
@@ -82,38 +106,29 @@ impl RemoteNode {
             .map(|end| end.queue().to_owned())
             .collect();
         let counted = ends.clone();
+        let cancelled = self.cancelled_among(&ends);
         // A concurrent resync could list jobs that are recorded here, and deliver them a second time.
-        let _recording = self.recording.read().await;
-        let settled = self.duly.store.settle(self.node.id, ends).await;
+        let _recording = self.begin_recording().await;
+        let settled = self.duly().store.settle(self.id(), ends).await;
         if let Ok(lost) = &settled {
-            self.count_kinds(&counted, lost);
+            self.count_kinds(&counted, &cancelled, lost);
         }
         let mut state = self.state();
         match &settled {
-            Ok(lost) => claims.iter().for_each(|(id, fence)| state.remove_settled(*id, *fence, by, lost.contains(id))),
+            Ok(lost) => claims.iter().for_each(|claim| state.remove_settled(*claim, by, lost.contains(&claim.0))),
             Err(Error::Unknown { .. }) => state.mark_uncertain(&claims, by),
             Err(_) => {}
         }
         // These queues have a job that is ready, or due later: claim again to find out.
-        state
-            .queues
-            .iter_mut()
-            .filter(|queue| requeued.contains(&queue.name))
-            .for_each(|queue| queue.maybe_ready = true);
+        state.request_claims(|name| requeued.iter().any(|queue| queue == name));
         drop(state);
-        self.woken.notify_one();
+        self.wake_claim();
         settled
     }
 
     /// Releases every held job.
     pub(super) async fn release_all(self: &Arc<Self>) -> Result<()> {
-        let release = |job: &RemoteJob| Settlement {
-            id: job.held.job.id,
-            fence: job.held.fence,
-            outcome: ReportedOutcome::Release { after: Duration::ZERO },
-            result: None,
-        };
-        let settlements = self.state().jobs.values().map(release).collect();
+        let settlements = self.state().release_all();
         self.settle_all(settlements).await
     }
 

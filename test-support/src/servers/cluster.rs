@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::migration::{self, Step};
+use super::migration::{self, MigrationStage};
 use super::options::Options;
 use super::server::Server;
 use crate::wait_for;
@@ -239,7 +239,7 @@ impl Cluster {
 
     /// Moves a slot to another master, key by key, as an operator would; calls `pause` after each step.
     #[track_caller]
-    pub fn migrate_slot(&self, slot: u16, to: usize, pause: impl FnMut(Step)) {
+    pub fn migrate_slot(&self, slot: u16, to: usize, pause: impl FnMut(MigrationStage)) {
         let from = self.master_of_slot(slot);
         let masters = self.living().filter(|node| Cluster::own_line(node).is_ok_and(|line| line.has_flag("master")));
         migration::migrate(slot, &self.nodes[from], &self.nodes[to], masters.collect(), pause);

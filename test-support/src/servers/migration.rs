@@ -8,7 +8,7 @@ const MOVE_MS: &str = "5000";
 
 /// The state of a migration when `pause` is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MigrationStage {
     /// The slot is migrating and importing, and no key has moved. Commands on absent keys get ASK.
     Opened,
     /// This key has moved. Commands on several keys of which only some have moved get TRYAGAIN.
@@ -19,27 +19,27 @@ pub enum Step {
     Closed,
 }
 
-/// Moves a slot and all its keys, and calls `pause` at each step.
+/// Moves a slot and all its keys, and calls `pause` at each stage.
 ///
 /// Keys that clients write to the old master during the migration are moved too.
 #[track_caller]
-pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut pause: impl FnMut(Step)) {
+pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut pause: impl FnMut(MigrationStage)) {
     let slot = slot.to_string();
     let (from_id, to_id) = (id(from), id(to));
     assert_ne!(from_id, to_id, "the slot is there already");
     to.send_command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
     from.send_command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
-    pause(Step::Opened);
+    pause(MigrationStage::Opened);
     while let Some(key) = first_key(from, &slot) {
         move_key(&key, from, to);
-        pause(Step::Moved(String::from_utf8_lossy(&key).into_owned()));
+        pause(MigrationStage::Moved(String::from_utf8_lossy(&key).into_owned()));
     }
-    pause(Step::Emptied);
+    pause(MigrationStage::Emptied);
     // The new owner comes first, so that the slot always has an owner.
     for node in [to, from].into_iter().chain(masters) {
         node.send_command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
     }
-    pause(Step::Closed);
+    pause(MigrationStage::Closed);
 }
 
 fn id(node: &Server) -> String {

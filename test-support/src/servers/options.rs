@@ -23,6 +23,7 @@ pub struct Options {
     pub(super) certificates: Option<Certificates>,
     pub(super) is_sentinel: bool,
     pub(super) niceness: Option<i32>,
+    pub(super) env: Vec<(String, String)>,
 }
 
 impl Options {
@@ -46,6 +47,7 @@ impl Options {
             certificates: None,
             is_sentinel: false,
             niceness: None,
+            env: Vec::new(),
         }
     }
 
@@ -97,6 +99,12 @@ impl Options {
     /// Runs at this niceness. A negative value needs root; without root the server runs at the default.
     pub fn niceness(mut self, niceness: i32) -> Options {
         self.niceness = Some(niceness);
+        self
+    }
+
+    /// Sets an environment variable of the process.
+    pub fn env(mut self, name: &str, value: &str) -> Options {
+        self.env.push((name.into(), value.into()));
         self
     }
 

@@ -1,71 +1,29 @@
 //! One server process, which cannot outlive this process.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, OnceLock};
 
-use crate::wait_for;
+use crate::KillOnDrop;
 
-/// A running process. Killed when dropped.
-pub struct Process(Child);
-
-impl Process {
-    /// Starts a program in a directory; its output goes to the file `out` there.
-    pub fn start(program: &Path, args: &[&str], directory: &Path, niceness: Option<i32>) -> Process {
-        let out = File::create(directory.join("out")).expect("a file in a directory of ours");
-        let mut command = command(program, niceness);
-        command.args(args).current_dir(directory).stdin(Stdio::null());
-        command.stdout(out.try_clone().expect("a second handle")).stderr(out);
-        Process(spawn(command).unwrap_or_else(|error| panic!("{} cannot be started: {error}", program.display())))
-    }
-
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().is_ok_and(|status| status.is_some())
-    }
-
-    /// Sends SIGKILL; returns when the process is gone and its port is free.
-    pub fn kill(&mut self) {
-        // Fails only if the process has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-
-    /// Sends SIGSTOP; returns when the process has stopped.
-    pub fn pause(&self) {
-        self.signal("STOP");
-        wait_for("a stopped process", || if self.is_stopped() { Ok(()) } else { Err("it runs".into()) });
-    }
-
-    /// Sends SIGCONT.
-    pub fn resume(&self) {
-        self.signal("CONT");
-    }
-
-    // Uses the shell's built-in `kill`: std can only send SIGKILL.
-    fn signal(&self, name: &str) {
-        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.id())]).status();
-        assert!(status.is_ok_and(|status| status.success()), "SIG{name} to process {}", self.id());
-    }
-
-    pub fn is_stopped(&self) -> bool {
-        // The state follows the name, which is in parentheses and may contain any character.
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// Starts a program in a directory; its output goes to the file `out` there.
+pub fn start_process(
+    program: &Path,
+    args: &[&str],
+    directory: &Path,
+    niceness: Option<i32>,
+    env: &[(String, String)],
+) -> KillOnDrop {
+    let out = File::create(directory.join("out")).expect("a file in a directory of ours");
+    let mut command = command(program, niceness);
+    command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    command.current_dir(directory).stdin(Stdio::null());
+    command.stdout(out.try_clone().expect("a second handle")).stderr(out);
+    KillOnDrop(spawn(command).unwrap_or_else(|error| panic!("{} cannot be started: {error}", program.display())))
 }
 
 /// Returns a command that the system kills when this process ends. Destructors do not run when a test is killed, nor

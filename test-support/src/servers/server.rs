@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use super::binary::Binary;
 use super::client::{Client, Reply};
 use super::options::Options;
-use super::process::Process;
+use super::process::start_process;
 use super::reserved;
+use crate::KillOnDrop;
 use crate::wait_for;
 
 /// Maximum number of ports to try: another program that ignores our locks may take a free port first.
@@ -26,8 +27,9 @@ pub struct Server {
     password: Option<String>,
     is_sentinel: bool,
     niceness: Option<i32>,
+    env: Vec<(String, String)>,
     /// `None` after a kill. Behind a lock, so that a test can kill a server while others use it.
-    process: Mutex<Option<Process>>,
+    process: Mutex<Option<KillOnDrop>>,
 }
 
 /// The reason why a started server does not reply.
@@ -66,20 +68,21 @@ impl Server {
             password: options.password.clone(),
             is_sentinel: options.is_sentinel,
             niceness: options.niceness,
+            env: options.env.clone(),
             process: Mutex::new(None),
         };
         *server.process() = Some(server.run());
         server
     }
 
-    fn run(&self) -> Process {
+    fn run(&self) -> KillOnDrop {
         let args: &[&str] = if self.is_sentinel { &["server.conf", "--sentinel"] } else { &["server.conf"] };
-        Process::start(&self.binary.path(), args, &self.directory, self.niceness)
+        start_process(&self.binary.path(), args, &self.directory, self.niceness, &self.env)
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+    fn process(&self) -> MutexGuard<'_, Option<KillOnDrop>> {
         // The process can still be killed after a panic of another holder.
-        self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        crate::lock(&self.process)
     }
 
     /// Waits for PONG from our own process: another program may have taken the port.

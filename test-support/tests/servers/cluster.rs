@@ -1,7 +1,7 @@
 //! A Cluster replaces a killed master, and moves a slot.
 
 use crate::on_both;
-use test_support::servers::{Binary, Cluster, Options, Step};
+use test_support::servers::{Binary, Cluster, MigrationStage, Options};
 
 on_both![a_silent_master_is_replaced_by_its_replica, a_slot_moves_with_its_keys];
 
@@ -40,12 +40,14 @@ fn a_slot_moves_with_its_keys(binary: Binary) {
     let mut steps = Vec::new();
     cluster.migrate_slot(cluster.slot_of(KEY), to, |step| {
         match step {
-            Step::Opened => assert_eq!(read_both().list().len(), 2, "all is still here"),
-            Step::Moved(_) if steps.len() == 1 => {
+            MigrationStage::Opened => assert_eq!(read_both().list().len(), 2, "all is still here"),
+            MigrationStage::Moved(_) if steps.len() == 1 => {
                 assert!(read_both().text().starts_with("TRYAGAIN"), "{:?}", read_both())
             }
-            Step::Moved(_) | Step::Emptied => assert!(read_both().text().starts_with("ASK"), "{:?}", read_both()),
-            Step::Closed => assert!(read_both().text().starts_with("MOVED"), "{:?}", read_both()),
+            MigrationStage::Moved(_) | MigrationStage::Emptied => {
+                assert!(read_both().text().starts_with("ASK"), "{:?}", read_both())
+            }
+            MigrationStage::Closed => assert!(read_both().text().starts_with("MOVED"), "{:?}", read_both()),
         }
         steps.push(step);
     });

@@ -86,7 +86,7 @@ on_every_store! {
         flood_of_malformed_messages_does_no_harm;
     worker_control:
         running_job_is_cancelled_from_another_process
-        job_that_is_not_running_cannot_be_cancelled
+        job_that_has_not_started_is_cancelled
         worker_lists_its_running_jobs
         quiet_worker_claims_nothing_until_resumed
         worker_is_stopped_by_another_node;

@@ -1,7 +1,9 @@
 //! Commands from other nodes to a worker: list and cancel its jobs, quiet it, stop it.
 
-use duly::admin::RunningJob;
-use duly::{CancellationToken, Ctx, Duly, Event, JobId, NodeId, Push, RunSummary, State};
+use duly::admin::{CancelResult, RunningJob};
+use duly::job::Due;
+use duly::worker::{Event, RunSummary};
+use duly::{CancellationToken, Ctx, Duly, JobId, NodeId, Outcome, Push, State};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -30,8 +32,8 @@ async fn blocking_worker(duly: &Duly) -> BlockingWorker {
                 ctx.set_progress(0.25, "");
                 let _ = sender.send(ctx.job().id);
                 tokio::select! {
-                    () = wait.cancelled() => {}
-                    () = ctx.cancelled() => {}
+                    () = wait.cancelled() => Outcome::Ack,
+                    () = ctx.cancelled() => Outcome::bury("stopped in the middle"),
                 }
             }
         })
@@ -54,21 +56,35 @@ pub async fn running_job_is_cancelled_from_another_process(location: Location) {
     let mut worker = blocking_worker(&there).await;
     let id = push(&here).await;
     assert_eq!(in_time(worker.started.recv()).await, Some(id));
-    until("the job is cancelled", async || here.cancel(id).await.is_ok()).await;
-    until("the job is dead", async || here.get(id).await.expect("reads").is_some_and(|job| job.state == State::Dead))
-        .await;
-    let record = here.get(id).await.expect("reads").expect("is kept");
-    assert_eq!(record.failures.last().map(|failure| failure.error.as_str()), Some("cancelled"));
-    assert_eq!(here.cancel(id).await.expect_err("is dead").code(), "conflict");
+    let record = here.jobs().get(id).await.expect("reads").expect("is there");
+    let node = record.node.expect("is held");
+    assert_eq!(here.jobs().cancel(id).await.expect("cancels"), CancelResult::Cancelling { node });
+    let ended = in_time(here.jobs().wait(id)).await.expect("waits").expect("is kept");
+    assert_eq!((ended.state, ended.attempts), (State::Cancelled, 1));
+    let errors: Vec<_> = ended.failures.iter().map(|failure| failure.error.as_str()).collect();
+    assert_eq!(errors, ["stopped in the middle"], "the error of the handler is kept");
+    assert_eq!(here.jobs().cancel(id).await.expect("cancels"), CancelResult::Cancelled);
     worker.stop.cancel();
-    in_time(worker.run).await.expect("no panic").expect("ends well");
+    let summary = in_time(worker.run).await.expect("no panic").expect("ends well");
+    assert_eq!((summary.acked, summary.buried, summary.released, summary.cancelled), (0, 0, 0, 1));
 }
 
-pub async fn job_that_is_not_running_cannot_be_cancelled(location: Location) {
+pub async fn job_that_has_not_started_is_cancelled(location: Location) {
     let duly = location.open().await;
-    assert_eq!(duly.cancel(JobId::fresh()).await.expect_err("is none").code(), "not_found");
+    assert_eq!(duly.jobs().cancel(JobId::fresh()).await.expect_err("is none").code(), "not_found");
     let id = push(&duly).await;
-    assert_eq!(duly.cancel(id).await.expect_err("is ready").code(), "conflict");
+    assert_eq!(duly.jobs().cancel(id).await.expect("cancels"), CancelResult::Cancelled);
+    assert_eq!(duly.jobs().get(id).await.expect("reads").expect("is kept").state, State::Cancelled);
+    let (ready, later) = (push(&duly).await, Push::new("slow", "{}").after(std::time::Duration::from_secs(60)));
+    let later = duly.push(later).await.expect("pushes").id();
+    let report = duly.jobs().cancel_all("kind:slow".parse().expect("a filter")).run().await.expect("cancels");
+    assert_eq!((report.applied, report.skipped_changed, report.failed), (2, 0, 0), "{report:?}");
+    for id in [ready, later] {
+        assert_eq!(duly.jobs().get(id).await.expect("reads").expect("is kept").state, State::Cancelled);
+    }
+    let all = "kind:slow".parse().expect("a filter");
+    let retried = duly.jobs().reschedule_all(all, Due::Now).run().await.expect("reschedules");
+    assert_eq!(retried.matching, 0, "cancelled jobs start over only on request");
 }
 
 pub async fn worker_lists_its_running_jobs(location: Location) {
@@ -101,11 +117,15 @@ pub async fn quiet_worker_claims_nothing_until_resumed(location: Location) {
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [first]);
     // The push may have delivered the job before the store knew that the node is quiet: it is then released at once.
     until("the job is ready", async || {
-        here.get(second).await.expect("reads").is_some_and(|job| job.state == State::Ready)
+        here.jobs().get(second).await.expect("reads").is_some_and(|job| job.state == State::Ready)
     })
     .await;
     assert!(worker.started.try_recv().is_err(), "starts nothing");
-    assert_eq!(here.get(first).await.expect("reads").expect("is there").state, State::Running, "running jobs continue");
+    assert_eq!(
+        here.jobs().get(first).await.expect("reads").expect("is there").state,
+        State::Running,
+        "running jobs continue"
+    );
     quiet(false).await.expect("replies");
     assert_eq!(in_time(worker.started.recv()).await, Some(second));
     worker.stop.cancel();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use duly::job::UniqueScope;
 use duly::store::JobStore;
 use duly::{Outcome, State};
 use test_support::until;
@@ -51,7 +52,7 @@ pub async fn everything_arrives_unchanged(pair: StorePair) {
         assert!(expected.iter().all(|count| *count > 0) && (report.already_present, report.buried) == (0, 0));
     }
     assert_empty(&old).await;
-    assert!(old.nodes().await.expect("lists").is_empty(), "the node of the transfer has left");
+    assert!(old.nodes().list().await.expect("lists").is_empty(), "the node of the transfer has left");
 }
 
 pub async fn only_named_queues_are_transferred(pair: StorePair) {
@@ -80,9 +81,9 @@ pub async fn paused_queue_arrives_paused(pair: StorePair) {
     let (old, new) = pair.open().await;
     old.push(job("one").queue("a")).await.expect("pushes");
     old.push(job("one").queue("b")).await.expect("pushes");
-    old.pause_queue("a").await.expect("pauses");
+    old.queues().pause("a").await.expect("pauses");
     old.transfer_to(&new).run().await.expect("transfers");
-    let counts = new.counts().await.expect("counts");
+    let counts = new.queues().counts().await.expect("counts");
     assert_eq!(counts.iter().map(|c| (c.queue.as_str(), c.paused)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
 }
 
@@ -99,7 +100,7 @@ pub async fn large_jobs_are_transferred_in_small_batches(pair: StorePair) {
     });
     assert_eq!(transfer.run().await.expect("transfers")[0].ready, 32);
     assert!(calls.load(Ordering::Relaxed) >= 8);
-    let counts = new.counts().await.expect("counts");
+    let counts = new.queues().counts().await.expect("counts");
     assert_eq!(counts[0].ready, 32);
 }
 
@@ -110,11 +111,11 @@ pub async fn removed_jobs_do_not_disturb_a_transfer(pair: StorePair) {
         ids.push(pushed.id());
     }
     for id in ids.drain(..1_500) {
-        old.remove(id).await.expect("removes");
+        old.jobs().remove(id).await.expect("removes");
     }
     // One job goes to the tail twice.
     for id in [ids[0], ids[0]] {
-        old.reschedule(id, duly::job::Due::Now).await.expect("reschedules");
+        old.jobs().reschedule(id, duly::job::Due::Now).await.expect("reschedules");
     }
     ids.rotate_left(1);
     for _ in 0..2 {
@@ -167,7 +168,7 @@ pub async fn transfer_waits_for_running_jobs(pair: StorePair) {
     worker.settle(&held, Outcome::Ack).await;
     let reports = transfer.await.expect("no panic").expect("transfers");
     assert_eq!((reports[0].ready, reports[0].done), (0, 1));
-    assert_eq!(new.get(id).await.expect("reads").expect("is there").state, State::Done);
+    assert_eq!(new.jobs().get(id).await.expect("reads").expect("is there").state, State::Done);
 }
 
 pub async fn jobs_held_by_a_dead_node_are_transferred(pair: StorePair) {
@@ -183,15 +184,16 @@ pub async fn jobs_held_by_a_dead_node_are_transferred(pair: StorePair) {
 
 pub async fn job_with_taken_key_arrives_dead(pair: StorePair) {
     let (old, new) = pair.open().await;
-    let id = old.push(job("moved").unique("x")).await.expect("pushes").id();
+    let key = |kind: &str| job(kind).unique("x").unique_scope(UniqueScope::Queue);
+    let id = old.push(key("moved")).await.expect("pushes").id();
     old.push(job("other")).await.expect("pushes");
-    let existing = new.push(job("existing").unique("x")).await.expect("pushes").id();
+    let existing = new.push(key("existing")).await.expect("pushes").id();
     let report = old.transfer_to(&new).run().await.expect("transfers").remove(0);
     assert_eq!((report.ready, report.dead, report.buried, report.already_present), (1, 1, 1, 0));
-    let record = new.get(id).await.expect("reads").expect("is there");
+    let record = new.jobs().get(id).await.expect("reads").expect("is there");
     assert_eq!((record.state, record.attempts), (State::Dead, 0));
     assert!(record.failures[0].error.contains("unique key"), "{record:?}");
-    assert_eq!(new.get(existing).await.expect("reads").expect("is there").state, State::Ready);
+    assert_eq!(new.jobs().get(existing).await.expect("reads").expect("is there").state, State::Ready);
     assert_empty(&old).await;
 }
 
@@ -215,15 +217,15 @@ pub async fn capacity_is_transferred(pair: StorePair) {
         ("empty", capacity(None, Some(1_000))),
         ("existing", capacity(Some(5), None)),
     ] {
-        old.set_capacity(queue, value).await.expect("sets");
+        old.queues().set_capacity(queue, value).await.expect("sets");
     }
-    new.set_capacity("existing", capacity(Some(9), Some(9))).await.expect("sets");
+    new.queues().set_capacity("existing", capacity(Some(9), Some(9))).await.expect("sets");
     // More jobs than the capacity: a transfer is not a push.
-    old.set_capacity("one", duly::admin::Capacity::default()).await.expect("removes");
+    old.queues().set_capacity("one", duly::admin::Capacity::default()).await.expect("removes");
     old.push_all((0..8).map(|_| job("one").queue("one"))).await.expect("pushes");
-    old.set_capacity("one", capacity(Some(7), None)).await.expect("sets");
+    old.queues().set_capacity("one", capacity(Some(7), None)).await.expect("sets");
     old.transfer_to(&new).run().await.expect("transfers");
-    let counts = new.counts().await.expect("counts");
+    let counts = new.queues().counts().await.expect("counts");
     let find =
         |queue: &str| counts.iter().find(|count| count.queue == queue).map(|count| (count.ready, count.capacity));
     assert_eq!(find("one"), Some((8, capacity(Some(7), None))));

@@ -63,7 +63,7 @@ pub async fn transfer_killed_at_every_operation_can_be_reversed(pair: StorePair)
         let (ended, mut done) = run_until_killed(&old, &new, calls).await;
         new.transfer_to(&old).run().await.expect("transfers back");
         assert_empty(&new).await;
-        assert_eq!(old.counts().await.expect("counts")[0].moving, None);
+        assert_eq!(old.queues().counts().await.expect("counts")[0].moving, None);
         let worker = ManualNode::join(&old, "default").await;
         done.extend(worker.run_ready_jobs().await);
         done.extend(job_ids(&old).await);
@@ -88,7 +88,7 @@ pub async fn two_concurrent_transfers_move_each_job_once(pair: StorePair) {
     }
     for transfer in [first, second] {
         if let Err(error) = transfer.await.expect("no panic") {
-            assert!(error.code() == "conflict" && error.to_string().contains("taken queue"), "{error}");
+            assert!(error.code() == "conflict" && error.to_string().contains("taken over queue"), "{error}");
         }
     }
     old.transfer_to(&new).run().await.expect("transfers the rest");

@@ -58,3 +58,17 @@ transfers! {
         moving_queue_rejects_transfers_into_it
         transfer_can_be_abandoned;
 }
+
+// The other cases need priorities or unique keys; the tests with the real Sidekiq cover the rest.
+#[cfg(feature = "compat")]
+transfers!(@pair ignore = "needs servers: ./check faults", sidekiq_to_file Sidekiq File
+    killed:
+        transfer_killed_at_every_operation_continues
+        transfer_killed_twice_continues
+        transfer_killed_at_every_operation_can_be_reversed
+        two_concurrent_transfers_move_each_job_once;
+    arrivals:
+        jobs_pushed_during_the_transfer_are_transferred
+        transfer_waits_for_running_jobs
+        jobs_held_by_a_dead_node_are_transferred;
+);

@@ -18,6 +18,8 @@ pub enum StoreKind {
     Redis,
     #[cfg(feature = "redis")]
     Cluster,
+    #[cfg(feature = "compat")]
+    Sidekiq,
 }
 
 /// The locations of two stores that no other test uses. Removed ids are forgotten as soon as possible,
@@ -55,6 +57,11 @@ impl StorePair {
             StoreKind::Cluster => {
                 format!("{}?remember_ids=0&lease=600ms&prefix={name}", test_support::servers::cluster().url())
             }
+            #[cfg(feature = "compat")]
+            StoreKind::Sidekiq => {
+                let server = test_support::servers::redis().url().replacen("redis", "sidekiq", 1);
+                format!("{server}?remember_ids=0&lease=600ms&namespace={name}")
+            }
         }
     }
 }
@@ -75,7 +82,7 @@ pub async fn all(duly: &Duly) -> Vec<JobRecord> {
         let mut cursor = None;
         loop {
             let filter = Filter::all().state(state).limit(300).with_details().cursor(cursor);
-            let page = duly.list(filter).await.expect("lists");
+            let page = duly.jobs().list(filter).await.expect("lists");
             all.extend(page.jobs);
             cursor = page.next_cursor;
             if cursor.is_none() {
@@ -94,10 +101,12 @@ pub fn by_id(jobs: Vec<JobRecord>) -> BTreeMap<(String, JobId), JobRecord> {
     map
 }
 
-/// Pushes jobs of every state and priority, with and without failures. Returns their ids.
+/// Pushes jobs of every state, and of every priority if the store has them, with and without failures. Returns their ids.
 pub async fn fill(duly: &Duly, queue: &str, each: usize) -> Vec<JobId> {
+    let has_priorities = duly.store().name() != "Sidekiq";
+    let priority = move |n: usize| if has_priorities { Priority::ALL[n % 4] } else { Priority::Normal };
     let pushes = |kind: &'static str, change: fn(Push) -> Push| {
-        (0..each).map(move |n| change(job(kind).queue(queue).priority(Priority::ALL[n % 4])))
+        (0..each).map(move |n| change(job(kind).queue(queue).priority(priority(n))))
     };
     let mut ids = Vec::new();
     let mut add = |pushed: Vec<PushResult>| ids.extend(pushed.iter().map(PushResult::id));
@@ -193,7 +202,7 @@ pub fn assert_each_once(found: impl IntoIterator<Item = JobId>, expected: &[JobI
 /// Fails unless the store is empty and not moving.
 pub async fn assert_empty(duly: &Duly) {
     assert_eq!(all(duly).await, []);
-    let counts = duly.counts().await.expect("counts");
+    let counts = duly.queues().counts().await.expect("counts");
     assert!(counts.iter().all(|count| count.moving.is_none()), "{counts:?}");
     assert!(counts.iter().all(|c| c.ready + c.scheduled + c.running + c.done + c.dead == 0), "{counts:?}");
 }

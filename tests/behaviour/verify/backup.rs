@@ -20,10 +20,15 @@ async fn assert_backup_is_complete(url: &str) {
     let report = copy.verify().await.expect("verifies");
     assert_eq!((report.jobs, report.violations), (8, Vec::new()));
     for id in &populated.ids {
-        let (original, copied) = (populated.duly.get(*id).await.expect("reads"), copy.get(*id).await.expect("reads"));
+        let (original, copied) =
+            (populated.duly.jobs().get(*id).await.expect("reads"), copy.jobs().get(*id).await.expect("reads"));
         assert_eq!(original.map(|r| (r.job, r.state)), copied.map(|r| (r.job, r.state)), "unchanged");
     }
-    assert_eq!(copy.crons().await.expect("lists"), populated.duly.crons().await.expect("lists"), "and all rules");
+    assert_eq!(
+        copy.crons().list().await.expect("lists"),
+        populated.duly.crons().list().await.expect("lists"),
+        "and all rules"
+    );
     // The running job runs again.
     let summary = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
     assert_eq!((summary.acked, summary.lost), (4, 0), "three were ready, one was running");
@@ -44,6 +49,46 @@ async fn server_backup_is_complete() {
     assert_backup_is_complete(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
 }
 
+/// A job that was cancelled while it runs does not run again in the backup.
+async fn assert_backup_keeps_cancels(url: &str) {
+    use duly::store::JobStore;
+    let duly = Duly::open(url).await.expect("opens");
+    let ids = ["cancelled", "other"].map(|kind| Push::new(kind, "{}").unique(kind));
+    let ids: Vec<_> = duly.push_all(ids).await.expect("pushes").into_iter().map(|pushed| pushed.id()).collect();
+    let node = duly::store::Node::fresh(vec!["default".into()]);
+    duly.store().heartbeat(&node).await.expect("sends a heartbeat");
+    let claim = duly::store::Claim::new("default", 2);
+    assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 2);
+    duly.jobs().cancel(ids[0]).await.expect("cancels");
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("copy.db");
+    duly.backup(&file).await.expect("backs up");
+    // In the copy of a file, the jobs are taken back from the node, which must not seem alive.
+    duly.store().leave(node.id).await.expect("leaves");
+    let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
+    let summary = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
+    assert_eq!(summary.acked, 1, "only the other one runs again");
+    let record = copy.jobs().get(ids[0]).await.expect("reads").expect("is kept");
+    assert_eq!(record.state, State::Cancelled);
+    let again = copy.push(Push::new("cancelled", "{}").unique("cancelled")).await.expect("pushes");
+    assert_ne!(again.id(), ids[0], "its unique key is free");
+    assert_eq!(copy.verify().await.expect("verifies").violations, []);
+}
+
+#[tokio::test]
+async fn file_backup_keeps_cancels() {
+    let dir = test_support::temp_dir();
+    assert_backup_keeps_cancels(dir.path().join("duly.db").to_str().expect("a plain path")).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+#[ignore = "needs servers: ./check stores"]
+async fn server_backup_keeps_cancels() {
+    let url = test_support::servers::redis().url();
+    assert_backup_keeps_cancels(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
+}
+
 #[cfg(feature = "redis")]
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
@@ -53,16 +98,16 @@ async fn server_backup_keeps_order_and_pauses() {
     let duly = Duly::open(url).await.expect("opens");
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
-    duly.pause_queue("default").await.expect("pauses");
+    duly.queues().pause("default").await.expect("pauses");
     let capacity = duly::admin::Capacity::unlimited().jobs(9_000);
-    duly.set_capacity("default", capacity).await.expect("sets");
+    duly.queues().set_capacity("default", capacity).await.expect("sets");
     let dir = test_support::temp_dir();
     let file = dir.path().join("copy.db");
     duly.backup(&file).await.expect("backs up");
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
-    let counts = copy.counts().await.expect("counts");
+    let counts = copy.queues().counts().await.expect("counts");
     assert!(counts[0].paused && counts[0].capacity == capacity);
-    copy.resume_queue("default").await.expect("resumes");
+    copy.queues().resume("default").await.expect("resumes");
     let node = duly::store::Node::fresh(vec!["default".into()]);
     copy.store().heartbeat(&node).await.expect("sends a heartbeat");
     let claim = duly::store::Claim::new("default", 1_000);

@@ -26,15 +26,15 @@ fn payload(job: &Job) -> (String, String, u32, Duration, Vec<String>) {
     (job.kind.clone(), job.args.clone(), job.max_attempts, job.timeout, job.tags.clone())
 }
 
-type Jobs = BTreeMap<JobId, (String, String, u32, Duration, Vec<String>)>;
+type JobsById = BTreeMap<JobId, (String, String, u32, Duration, Vec<String>)>;
 
-async fn list(duly: &Duly) -> duly::Result<Jobs> {
-    let jobs = duly.list(Filter::all().limit(1_000)).await?.jobs;
+async fn list(duly: &Duly) -> duly::Result<JobsById> {
+    let jobs = duly.jobs().list(Filter::all().limit(1_000)).await?.jobs;
     Ok(jobs.iter().map(|record| (record.job.id, payload(&record.job))).collect())
 }
 
 /// Creates a closed file with jobs of every state and several sizes. Returns its bytes and jobs.
-async fn sound_file(path: &Path) -> (Vec<u8>, Jobs) {
+async fn sound_file(path: &Path) -> (Vec<u8>, JobsById) {
     let populated = populate(path.to_str().expect("a plain path")).await;
     for size in [10, 300, 5_000] {
         let args = format!("\"{}\"", "x".repeat(size));
@@ -49,7 +49,7 @@ async fn sound_file(path: &Path) -> (Vec<u8>, Jobs) {
 }
 
 /// Fails if a returned job differs from the pushed one.
-fn assert_unchanged(case: &str, jobs: &Jobs, found: impl IntoIterator<Item = Job>) {
+fn assert_unchanged(case: &str, jobs: &JobsById, found: impl IntoIterator<Item = Job>) {
     for job in found {
         if job.kind == UNREADABLE {
             continue;
@@ -60,14 +60,14 @@ fn assert_unchanged(case: &str, jobs: &Jobs, found: impl IntoIterator<Item = Job
 }
 
 /// Fails unless the damage is reported or has changed no job.
-async fn assert_reported_or_harmless(case: &str, path: &Path, jobs: &Jobs) {
+async fn assert_reported_or_harmless(case: &str, path: &Path, jobs: &JobsById) {
     let Ok(duly) = Duly::open(path.to_str().expect("a plain path")).await else {
         return;
     };
     let report = duly.verify().await;
     let is_reported = report.as_ref().map_or(true, |report| !report.violations.is_empty());
     for id in jobs.keys() {
-        let result = duly.get(*id).await;
+        let result = duly.jobs().get(*id).await;
         assert_unchanged(case, jobs, result.ok().flatten().map(|record| record.job));
     }
     match list(&duly).await {

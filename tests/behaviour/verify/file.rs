@@ -37,7 +37,7 @@ const SEEDS: &[(Invariant, bool, &str)] = &[
     (Invariant::Holders, true, "UPDATE duly_running SET node_no = 99"),
     (Invariant::UniqueKeys, true, "DELETE FROM duly_unique_key"),
     (Invariant::UniqueKeys, true, "INSERT INTO duly_unique_key VALUES (1, 'nobody', 12345)"),
-    (Invariant::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
+    (Invariant::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'one k' WHERE kind = 'two'"),
     (Invariant::AttemptRecords, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
     (Invariant::AttemptRecords, true, "INSERT INTO duly_progress (job_no, fraction) VALUES (999, 0.5)"),
     (Invariant::AttemptRecords, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
@@ -154,16 +154,16 @@ async fn corrupted_job_is_not_run() {
     let ran = RanArgs::default();
     assert_eq!(run_all(&duly, &ran).await, 2);
     assert_eq!(*ran.lock().expect("no panic"), ["1", "2"], "the jobs behind them still run");
-    let waiting = duly.list(duly::Filter::default()).await.expect("lists").jobs;
+    let waiting = duly.jobs().list(duly::Filter::default()).await.expect("lists").jobs;
     let bad: Vec<_> = waiting.iter().filter(|record| record.job.kind == "duly:unreadable").collect();
     assert_eq!(bad.len(), 2, "they are kept for inspection");
 
     // New args would give the job a valid checksum, although other fields may have changed.
     let edit = duly::store::JobEdit::new().args("3".to_owned());
-    assert_eq!(duly.edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
-    duly.reschedule(bad[0].job.id, duly::job::Due::Now).await.expect("reschedules");
+    assert_eq!(duly.jobs().edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
+    duly.jobs().reschedule(bad[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     assert_eq!(run_all(&duly, &ran).await, 0);
-    duly.remove(bad[0].job.id).await.expect("removes");
+    duly.jobs().remove(bad[0].job.id).await.expect("removes");
     let mut found = duly.verify().await.expect("verifies").violations;
     found.retain(|violation| violation.invariant == Invariant::Readable);
     assert!(!found.is_empty() && found.iter().all(|violation| violation.id == Some(bad[1].job.id)), "{found:?}");

@@ -45,11 +45,11 @@ pub async fn populate(url: &str) -> PopulatedStore {
         [job("one").unique("k"), job("two"), job("three"), job("later").after(later).unique("l"), job("gone")];
     let pushed = duly.push_all(waiting).await.expect("pushes");
     let mut ids: Vec<JobId> = pushed.iter().map(duly::PushResult::id).collect();
-    duly.remove(ids.pop().expect("five")).await.expect("removes");
+    duly.jobs().remove(ids.pop().expect("five")).await.expect("removes");
     for name in ["daily", "paused"] {
         duly.cron(name, "0 3 * * *").push(job("report")).await.expect("puts");
     }
-    duly.pause_cron("paused").await.expect("pauses");
+    duly.crons().pause("paused").await.expect("pauses");
     PopulatedStore {
         duly,
         #[cfg(feature = "redis")]
@@ -69,7 +69,7 @@ pub async fn assert_found_and_repaired(
 ) {
     let duly = &populated.duly;
     let before = duly.verify().await.expect("verifies");
-    let totals = duly.totals().await.expect("reads");
+    let totals = duly.queues().totals().await.expect("reads");
     assert!(totals.iter().any(|(_, counters)| counters.pushed > 0));
     assert!(before.violations.is_empty() && before.jobs == 8, "{name}: no violation at first: {before:?}");
     seed();
@@ -85,7 +85,7 @@ pub async fn assert_found_and_repaired(
     assert_eq!(repair.before.violations, found.violations, "{name}");
     assert_eq!(repair.after.violations.is_empty(), is_repairable, "{name}: {:?}", repair.after);
     assert!(copy.exists(), "{name}: the backup was written first");
-    let totals_after = duly.totals().await.expect("reads");
+    let totals_after = duly.queues().totals().await.expect("reads");
     assert!(totals.iter().all(|queue| totals_after.contains(queue)), "{name}: totals are kept");
     if is_repairable {
         let again = duly.repair(&copy).await.expect("without violations, writes no backup over the first");
@@ -95,6 +95,6 @@ pub async fn assert_found_and_repaired(
 
 /// Returns the number of jobs in each state.
 pub async fn states(duly: &Duly) -> Vec<(State, u64)> {
-    let counts = duly.counts().await.expect("counts");
+    let counts = duly.queues().counts().await.expect("counts");
     State::ALL.into_iter().map(|state| (state, counts.iter().map(|queue| queue.count_in(state)).sum())).collect()
 }

@@ -201,7 +201,7 @@ async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     let PopulatedStore { duly, .. } = populate(&sandbox.url).await;
     let scheduled_jobs = async || {
         let scheduled = Filter::all().state(State::Scheduled);
-        let mut jobs = duly.list(scheduled).await.expect("lists").jobs;
+        let mut jobs = duly.jobs().list(scheduled).await.expect("lists").jobs;
         jobs.sort_by_key(|record| record.job.id);
         jobs.into_iter().map(|record| (record.job.kind, record.due)).collect::<Vec<ScheduledJob>>()
     };

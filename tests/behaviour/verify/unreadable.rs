@@ -83,11 +83,11 @@ async fn assert_other_jobs_run(column: &str) {
     assert_eq!(sandbox.run().await, 1, "{column}: the intact scheduled job");
     for id in [waiting[0], waiting[2]] {
         assert_eq!(
-            sandbox.duly.get(id).await.expect("reads").expect("is there").state,
+            sandbox.duly.jobs().get(id).await.expect("reads").expect("is there").state,
             State::Scheduled,
             "{column}: retried later"
         );
-        sandbox.duly.remove(id).await.unwrap_or_else(|error| panic!("{column}: {error}"));
+        sandbox.duly.jobs().remove(id).await.unwrap_or_else(|error| panic!("{column}: {error}"));
     }
     let again = sandbox.duly.push(job("bad-ready")).await.expect("its unique key is free");
     assert!(matches!(again, PushResult::New(_)), "{column}");
@@ -120,7 +120,7 @@ async fn impossible_counts_stop_no_operation() {
         "UPDATE duly_ready SET attempts = -1, crashes = -7; UPDATE duly_scheduled SET attempts = 1 << 40, crashes = -1",
     );
     assert_eq!(sandbox.unreadable().await.len(), 2);
-    let later = sandbox.duly.get(ids[1]).await.expect("reads").expect("is there");
+    let later = sandbox.duly.jobs().get(ids[1]).await.expect("reads").expect("is there");
     assert_eq!((later.attempts, later.crashes), (u32::MAX, 0), "clamped to the valid range");
     assert_eq!(sandbox.run().await, 1);
     sandbox.clock.advance(2 * HOUR);
@@ -148,7 +148,7 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
     sandbox.change(
         "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), capacity_jobs = -1; UPDATE duly_queue_stats SET ready = -1",
     );
-    let counts = sandbox.duly.counts().await.expect("does not fail");
+    let counts = sandbox.duly.queues().counts().await.expect("does not fail");
     assert_eq!((counts[0].ready, counts[0].capacity.jobs), (0, None));
     let repair = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
     let invariants: Vec<Invariant> = repair.before.violations.iter().map(|violation| violation.invariant).collect();
@@ -156,8 +156,42 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
     assert_eq!(repair.after.violations, []);
 
     let reopened = open(&sandbox.path, &sandbox.clock).await;
-    let queue = reopened.counts().await.expect("counts").remove(0);
+    let queue = reopened.queues().counts().await.expect("counts").remove(0);
     assert_eq!((queue.queue.as_str(), queue.ready), ("recovered-1", 1));
     let summary = reopened.worker().queue("recovered-1", 1).on_any_kind(|_| async {}).drain().await.expect("drains");
     assert_eq!(summary.acked, 1);
+}
+
+#[tokio::test]
+async fn unreadable_due_rules_do_not_starve_the_others() {
+    let sandbox = Sandbox::new().await;
+    // More than were once read at most.
+    for number in 0..3_100 {
+        sandbox.duly.cron(format!("bad-{number}"), "* * * * *").push(Push::new("bad", "1")).await.expect("puts");
+    }
+    sandbox.duly.cron("good", "0 * * * *").push(Push::new("good", "1")).await.expect("puts");
+    sandbox.change("UPDATE duly_cron SET rule = 'x' WHERE name GLOB 'bad-*'");
+    sandbox.clock.advance(HOUR + HOUR / 2);
+    assert_eq!(sandbox.run().await, 1);
+}
+
+/// The clock was ahead when a rule was put, and no worker runs that would correct it.
+#[tokio::test]
+async fn verify_names_rules_planned_while_the_clock_was_ahead() {
+    let sandbox = Sandbox::new().await;
+    let right = sandbox.clock.now();
+    sandbox.duly.cron("always-right", "* * * * *").push(Push::new("a", "1")).await.expect("puts");
+    sandbox.clock.set(right + 1_000 * HOUR);
+    sandbox.duly.cron("delayed", "* * * * *").push(Push::new("b", "1")).await.expect("puts");
+    sandbox.clock.set(right);
+    let delayed = sandbox.duly.crons().delayed().await.expect("reads");
+    assert_eq!(delayed.iter().map(|record| record.rule.name.as_str()).collect::<Vec<_>>(), ["delayed"]);
+
+    let repair = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
+    assert_eq!(repair.before.violations.len(), 1, "{repair:?}");
+    assert_eq!(repair.before.violations[0].invariant, Invariant::CronTicks);
+    assert!(repair.before.violations[0].details.contains("cron rule delayed"));
+    assert_eq!(repair.after.violations, []);
+    let next = sandbox.duly.crons().get("delayed").await.expect("reads").expect("is there").next;
+    assert!(next.is_some_and(|next| next <= right + Duration::from_secs(60)), "{next:?}");
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use duly::{CancellationToken, Duly, Event, Push};
+use duly::worker::Event;
+use duly::{CancellationToken, Duly, Push};
 use tokio::sync::mpsc;
 
 use crate::worker::{Mail, TIMEOUT, mail, memory};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Ctx, Error, Outcome, Push, PushExt, Retry, State};
+use duly::{Ctx, Error, JobResult, Outcome, Push, PushExt, Retry, State};
 use tokio::sync::mpsc;
 
 use crate::worker::{Mail, TIMEOUT, job_record, mail, memory};
@@ -15,17 +15,17 @@ async fn handler_receives_its_args_and_context() {
     let duly = memory().await;
     let id = duly.push(mail().max_attempts(3)).await.expect("pushes").id();
     let (sender, mut received) = mpsc::unbounded_channel();
-    let handler = move |job: Mail, ctx: Ctx| {
+    let handler = move |job: Mail, ctx: Ctx, state: u32| {
         let sender = sender.clone();
         async move {
-            let state: Option<&u32> = ctx.state();
-            let call = (job, ctx.job().id, ctx.attempt(), ctx.fence().0 > 0, state.copied(), ctx.is_cancelled());
+            assert_eq!(ctx.args::<Mail>().expect("decode"), job);
+            let call = (job, ctx.job().id, ctx.attempt(), ctx.fence().0 > 0, state, ctx.is_cancelled());
             sender.send(call).expect("is received");
         }
     };
-    let summary = duly.worker().with_state(7u32).on(handler).drain().await.expect("drains");
+    let summary = duly.worker().on_with(7u32, handler).drain().await.expect("drains");
     assert_eq!(summary.acked, 1);
-    assert_eq!(received.recv().await.expect("ran"), (mail(), id, 1, true, Some(7), false));
+    assert_eq!(received.recv().await.expect("ran"), (mail(), id, 1, true, 7, false));
     assert_eq!(job_record(&duly, id).await.state, State::Done);
 }
 
@@ -53,7 +53,7 @@ async fn any_error_type_fails_an_attempt_and_is_kept() {
         .await
         .expect("drains");
     assert_eq!((summary.acked, summary.buried), (1, 4));
-    let dead = duly.list(duly::Filter::all().state(State::Dead).limit(9)).await.expect("lists");
+    let dead = duly.jobs().list(duly::Filter::all().state(State::Dead).limit(9)).await.expect("lists");
     let mut errors = BTreeMap::new();
     for record in dead.jobs {
         let failures = job_record(&duly, record.job.id).await.failures;
@@ -110,7 +110,7 @@ async fn failures_are_retried_by_their_kind_until_the_last_attempt() {
         }
     };
     let worker =
-        duly.worker().on(failing).retry("mail", Retry::fixed(Duration::ZERO)).default_retry(Retry::fixed(TIMEOUT));
+        duly.worker().on(failing).retry::<Mail>(Retry::fixed(Duration::ZERO)).default_retry(Retry::fixed(TIMEOUT));
     let summary = worker.drain().await.expect("drains");
     assert_eq!((calls.load(Ordering::SeqCst), summary.retried, summary.buried), (4, 3, 1));
     let record = job_record(&duly, id).await;
@@ -153,4 +153,46 @@ async fn jobs_pushed_by_a_handler_carry_its_trace() {
         .await
         .expect("drains");
     assert_eq!(received.recv().await.expect("ran").as_deref(), Some(trace));
+}
+
+#[tokio::test]
+async fn worker_with_two_handlers_for_one_kind_does_not_start() {
+    let duly = memory().await;
+    let twice = duly.worker().on(|_: Mail, _| async {}).on_kind("mail", |_: Ctx| async {});
+    let error = twice.drain().await.expect_err("the second one would win silently").to_string();
+    assert!(error.contains("two handlers for the kind mail"), "{error}");
+    let twice = duly.worker().on_any_kind(|_: Ctx| async {}).on_any_kind(|_: Ctx| async {});
+    assert!(twice.drain().await.expect_err("likewise").to_string().contains("two handlers for all other kinds"));
+    duly.worker().on(|_: Mail, _| async {}).on_any_kind(|_: Ctx| async {}).drain().await.expect("one of each");
+}
+
+#[tokio::test]
+async fn retry_for_a_kind_without_handler_is_rejected() {
+    let duly = memory().await;
+    let retry = Retry::fixed(TIMEOUT);
+    let error = duly.worker().on(|_: Mail, _| async {}).retry_kind("mial", retry).drain().await.expect_err("a typo");
+    assert!(error.to_string().contains("mial has no handler"), "{error}");
+    duly.worker().on_any_kind(|_: Ctx| async {}).retry_kind("mial", retry).drain().await.expect("may come");
+}
+
+#[tokio::test]
+async fn job_result_is_stored_and_decoded() {
+    let duly = memory().await;
+    let id = duly.push(mail()).await.expect("pushes").id();
+    duly.worker().on(|_: Mail, _| async { Ok::<_, String>(JobResult((7, "seven"))) }).drain().await.expect("drains");
+    let record = job_record(&duly, id).await;
+    assert_eq!(record.result::<(u32, String)>().expect("decodes"), Some((7, "seven".into())));
+    assert_eq!(record.result::<bool>().expect_err("another type").code(), "invalid");
+}
+
+#[tokio::test]
+async fn job_result_that_is_too_long_fails_the_attempt() {
+    let duly = memory().await;
+    let id = duly.push(mail().max_attempts(1)).await.expect("pushes").id();
+    let long = "x".repeat(duly::bounds::RESULT_BYTES_MAX);
+    let handler = move |_: Mail, _| std::future::ready(JobResult(long.clone()));
+    assert_eq!(duly.worker().on(handler).drain().await.expect("drains").buried, 1);
+    let record = job_record(&duly, id).await;
+    assert!(record.failures[0].error.starts_with("result"), "{:?}", record.failures);
+    assert_eq!(record.result::<String>().expect("decodes"), None);
 }

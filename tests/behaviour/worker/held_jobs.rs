@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duly::store::JobStore;
-use duly::{CancellationToken, Clock, Ctx, Duly, Event, Outcome, PushExt, State};
+use duly::worker::Event;
+use duly::{CancellationToken, Clock, Ctx, Duly, Outcome, PushExt, State};
 use tokio::sync::{Notify, mpsc};
 
 use crate::worker::{Mail, TIMEOUT, job_record, mail};
@@ -22,7 +23,8 @@ async fn crashing_job_is_buried_without_using_attempts() {
         // A node that claims and disappears, like a process that its job has crashed.
         let node = duly::store::Node::fresh(Vec::new());
         store.heartbeat(&node).await.expect("sends a heartbeat");
-        assert_eq!(store.claim(node.id, claim(suspect)).await.expect("claims").jobs.len(), 1);
+        let held = store.claim(node.id, claim(suspect)).await.expect("claims").jobs.pop().expect("the job");
+        assert!(store.set_alone(node.id, Arc::new(held), true).await.expect("marks"));
         store.leave(node.id).await.expect("leaves");
         suspect = Some(node.id);
     }
@@ -103,7 +105,7 @@ async fn attempt_is_notified_after_its_job_was_taken_back() {
     let (fence, _) = next().await;
 
     // The outcome is recorded in its name, as if another node had taken the job over and finished it.
-    let node = duly.nodes().await.expect("lists")[0].id;
+    let node = duly.nodes().list().await.expect("lists")[0].id;
     let resync = duly::store::Claim { resync: true, ..duly::store::Claim::new("default", 1) };
     let held = duly.store().claim(node, resync).await.expect("claims").jobs.remove(0);
     let end = duly::store::AttemptEnd::from_held(&held, Outcome::Ack, Duration::ZERO);

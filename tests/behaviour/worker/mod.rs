@@ -32,5 +32,5 @@ async fn memory() -> Duly {
 }
 
 async fn job_record(duly: &Duly, id: duly::JobId) -> duly::JobRecord {
-    duly.get(id).await.expect("reads").expect("is there")
+    duly.jobs().get(id).await.expect("reads").expect("is there")
 }

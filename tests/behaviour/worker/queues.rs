@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::store::JobStore;
-use duly::{CancellationToken, Clock, Ctx, Duly, Event, Push, PushExt};
+use duly::worker::Event;
+use duly::{CancellationToken, Clock, Ctx, Duly, Push, PushExt};
 use tokio::sync::mpsc;
 
 use crate::worker::{Mail, TIMEOUT, mail, memory};

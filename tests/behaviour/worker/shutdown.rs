@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{CancellationToken, Ctx, Duly, Event, State};
+use duly::worker::Event;
+use duly::{CancellationToken, Ctx, Duly, State};
 use test_support::until;
 use tokio::sync::{Notify, mpsc};
 
@@ -13,7 +14,7 @@ use crate::worker::{Mail, TIMEOUT, job_record, mail, memory};
 async fn busy(
     duly: &Duly,
     grace: Duration,
-) -> (tokio::task::JoinHandle<duly::Result<duly::RunSummary>>, [CancellationToken; 2], Arc<Notify>) {
+) -> (tokio::task::JoinHandle<duly::Result<duly::worker::RunSummary>>, [CancellationToken; 2], Arc<Notify>) {
     let tokens = [CancellationToken::new(), CancellationToken::new()];
     let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (notify, wait) = (started.clone(), release.clone());
@@ -58,7 +59,7 @@ async fn unfinished_job_is_released_after_the_grace_time() {
         assert_eq!(summary.released, 1);
         let record = job_record(&duly, id).await;
         assert_eq!((record.state, record.attempts, record.crashes), (State::Ready, 0, 0));
-        assert!(duly.nodes().await.expect("lists").is_empty(), "the node has left");
+        assert!(duly.nodes().list().await.expect("lists").is_empty(), "the node has left");
     }
 }
 
@@ -78,7 +79,7 @@ async fn dropped_worker_leaves() {
     let id = duly.push(mail()).await.expect("pushes").id();
     let (run, _, _release) = busy(&duly, TIMEOUT).await;
     run.abort();
-    until("it leaves", async || duly.nodes().await.expect("lists").iter().all(|node| !node.alive)).await;
+    until("it leaves", async || duly.nodes().list().await.expect("lists").iter().all(|node| !node.alive)).await;
     // Its job can be taken over at once.
     assert_eq!(duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains").acked, 1);
     assert_eq!(job_record(&duly, id).await.state, State::Done);

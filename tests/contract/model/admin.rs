@@ -61,10 +61,7 @@ impl Model {
 
     /// Returns the number of unfinished jobs of a queue and the bytes of their args.
     pub fn unfinished(&self, queue: &str) -> (u64, u64) {
-        let all = self
-            .jobs
-            .iter()
-            .filter(|job| job.spec.queue == queue && !matches!(job.position, Position::Done | Position::Dead));
+        let all = self.jobs.iter().filter(|job| job.spec.queue == queue && !job.position.has_ended());
         all.fold((0, 0), |(jobs, bytes), job| (jobs + 1, bytes + job.args.len() as u64))
     }
 

@@ -150,8 +150,10 @@ impl History {
             let mut names: Vec<&str> = due.rules.iter().map(|record| record.rule.name.as_str()).collect();
             names.sort_unstable();
             let now = self.clock.now();
+            // All rules are passed as freed, so a waiting tick is returned, even if the clock was set back before it.
             let is_due = |record: &&CronRecord| {
-                record.rule.queue == queue && !record.paused && record.next.is_some_and(|tick| tick <= now)
+                let is_due = record.next.is_some_and(|tick| tick <= now || record.waiting);
+                record.rule.queue == queue && !record.paused && is_due
             };
             let moving = self.model.moving.contains(queue);
             let expected = self.model.rules.values().filter(is_due).filter(|_| !moving);

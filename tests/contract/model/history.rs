@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::bounds::DEFAULT_LEASE;
 use duly::job::{Due, HeldJob, UniqueConflict};
 use duly::store::Node;
-use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, Store};
+use duly::store::{AdminStore, AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, Store};
 use duly::{Clock, Duly, Filter, JobId, NodeId, Outcome, Priority, Push, State};
 
 use crate::model::reference::{Micros, Model, PushSpec};
@@ -17,6 +17,9 @@ const KEYS: [&str; 3] = ["x", "y", "z"];
 /// Few ids, so that a history uses the same id again.
 const IDS: u64 = 12;
 const NODES: usize = 3;
+/// Errors of a clock: within a lease, and far beyond it.
+const CLOCK_ERRORS: [Micros; 6] =
+    [2_500_000, -2_500_000, 3_600_000_000, -3_600_000_000, 300_000_000_000_000, -300_000_000_000_000];
 
 #[derive(Clone)]
 pub enum StoreKind {
@@ -50,10 +53,12 @@ pub enum Bug {
     ForgetsEdits,
     /// Accepts pushes beyond the capacity.
     IgnoresCapacity,
+    /// Acknowledges a cancel and does nothing.
+    ForgetsCancels,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::LosesPush,
         Bug::ClaimsEarly,
         Bug::IgnoresFence,
@@ -64,6 +69,7 @@ impl Bug {
         Bug::CountsNoAttempts,
         Bug::ForgetsEdits,
         Bug::IgnoresCapacity,
+        Bug::ForgetsCancels,
     ];
 }
 
@@ -78,6 +84,8 @@ pub struct History {
     claimed: Vec<(usize, HeldJob)>,
     nodes: Vec<Node>,
     pub clock: Clock,
+    /// How far the clock is ahead of the true time.
+    clock_error: Micros,
 }
 
 pub type Difference = String;
@@ -102,6 +110,7 @@ impl History {
             claimed: Vec::new(),
             nodes: Vec::new(),
             clock: Clock::manual(),
+            clock_error: 0,
         }
     }
 
@@ -136,7 +145,7 @@ impl History {
     }
 
     async fn run_one(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        match self.random.u32(..120) {
+        match self.random.u32(..129) {
             0..30 => self.push(store).await?,
             30..55 => self.claim(store).await?,
             55..75 => self.settle(store).await?,
@@ -149,6 +158,9 @@ impl History {
             97 => self.transfer_out_and_in(store).await?,
             98..106 => self.cron(store).await?,
             106..118 => self.admin(store).await?,
+            118..122 => self.cancel(store).await?,
+            122 => self.jump(store).await,
+            123..127 => self.set_alone(store).await?,
             _ => self.suspect_live_node(store).await?,
         }
         self.compare_job(store).await?;
@@ -273,6 +285,24 @@ impl History {
         self.send_heartbeats(store, None).await;
     }
 
+    /// Sets the clock forward or back, or back to the true time. Live nodes notice it.
+    async fn jump(&mut self, store: &Arc<dyn Store>) {
+        self.set_clock();
+        self.send_heartbeats(store, None).await;
+    }
+
+    /// Sets the clock to a wrong time, or to the true one.
+    fn set_clock(&mut self) {
+        let jump = match self.clock_error {
+            0 => *self.random.choice(&CLOCK_ERRORS).expect("some"),
+            wrong => -wrong,
+        };
+        self.clock_error += jump;
+        let by = Duration::from_micros(jump.unsigned_abs());
+        self.clock.set(if jump < 0 { self.clock.now() - by } else { self.clock.now() + by });
+        self.model.now += jump;
+    }
+
     async fn send_heartbeats(&self, store: &Arc<dyn Store>, except: Option<NodeId>) {
         for node in self.nodes.iter().filter(|node| Some(node.id) != except) {
             store.heartbeat(node).await.expect("sends a heartbeat");
@@ -282,6 +312,28 @@ impl History {
     async fn remove(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let id = self.some_id();
         same("remove", store.remove(id).await.expect("removes"), self.model.remove(id))
+    }
+
+    /// Cancels a job: one that was claimed recently, or any.
+    async fn cancel(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+        let claimed = self.some_claim().filter(|_| self.random.bool());
+        let id = claimed.map_or_else(|| self.some_id(), |(_, held)| held.job.id);
+        if self.bug == Some(Bug::ForgetsCancels) {
+            self.model.cancel(id);
+            return Ok(());
+        }
+        let keep = Duration::from_secs(1 << 30);
+        same("cancel", store.cancel(id, keep).await.expect("cancels"), self.model.cancel(id))
+    }
+
+    /// Marks a job that was claimed some time ago as the only one of its node, or removes the mark.
+    async fn set_alone(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
+        let Some((node, held)) = self.some_claim() else {
+            return Ok(());
+        };
+        let alone = self.random.u32(..4) > 0;
+        let is_held = store.set_alone(node, Arc::new(held.clone()), alone).await.expect("marks");
+        same("set_alone", is_held, self.model.set_alone(node, held.job.id, held.fence.0, alone))
     }
 
     async fn reschedule(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
@@ -309,6 +361,10 @@ impl History {
         let (dead, survivor) = (0, 1);
         let dead_id = self.nodes[dead].id;
         let silence = [Duration::from_secs(1), Duration::from_secs(1), DEFAULT_LEASE];
+        // The dead node does not notice that the clock is set.
+        if self.random.u32(..4) == 0 {
+            self.set_clock();
+        }
         for interval in silence {
             self.clock.advance(interval);
             self.model.now += interval.as_micros() as Micros;
@@ -343,7 +399,7 @@ impl History {
             page.jobs.into_iter().map(|r| (r.job.id, (r.state, r.attempts, r.crashes))).collect();
         same("jobs", found, self.model.summary())?;
         let counts = store.counts().await.expect("counts");
-        let total: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running + c.done + c.dead).sum();
+        let total: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running + c.done + c.dead + c.cancelled).sum();
         same("count", total, self.model.jobs.len() as u64)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duly::admin::Capacity;
 use duly::job::UniqueConflict;
-use duly::store::ChangeResult;
+use duly::store::{CRASH_SUSPECT_MIN, CancelReply, ChangeResult};
 use duly::{JobId, NodeId, Outcome, Priority, PushResult, State};
 
 pub type Micros = i64;
@@ -28,6 +28,13 @@ pub enum Position {
     Held { node: NodeId, fence: u64, seq: i64 },
     Done,
     Dead,
+    Cancelled,
+}
+
+impl Position {
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Position::Done | Position::Dead | Position::Cancelled)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +43,10 @@ pub struct Job {
     pub position: Position,
     pub attempts: u32,
     pub crashes: u32,
+    /// A running job was cancelled.
+    pub is_marked: bool,
+    /// The node that holds it has said that it runs no other job.
+    pub is_alone: bool,
     pub args: &'static str,
     pub report: crate::model::admin::JobReport,
     /// The number of the push. If two jobs have the same due time, the older one is claimed first.
@@ -92,10 +103,9 @@ impl Model {
     }
 
     pub fn holder(&self, queue: &str, key: &str) -> Option<usize> {
-        self.jobs.iter().position(|job| {
-            let unfinished = !matches!(job.position, Position::Done | Position::Dead);
-            unfinished && job.spec.queue == queue && job.spec.unique == Some(key)
-        })
+        self.jobs
+            .iter()
+            .position(|job| !job.position.has_ended() && job.spec.queue == queue && job.spec.unique == Some(key))
     }
 
     /// Starts a push: the following jobs belong to it.
@@ -126,7 +136,17 @@ impl Model {
             after => Position::Scheduled { due: self.now + after },
         };
         let id = spec.id;
-        self.jobs.push(Job { spec, position, attempts: 0, crashes: 0, args: "{}", report: Default::default(), number });
+        self.jobs.push(Job {
+            spec,
+            position,
+            attempts: 0,
+            crashes: 0,
+            is_marked: false,
+            is_alone: false,
+            args: "{}",
+            report: Default::default(),
+            number,
+        });
         match replaced {
             Some(old) => PushResult::Replaced { id, old },
             None => PushResult::New(id),
@@ -157,6 +177,7 @@ impl Model {
         for index in &ready {
             if let Position::Ready { seq } = self.jobs[*index].position {
                 self.jobs[*index].position = Position::Held { node, fence, seq };
+                self.jobs[*index].is_alone = false;
             }
         }
         ready.iter().map(|index| self.jobs[*index].spec.id).collect()
@@ -187,16 +208,37 @@ impl Model {
             match job.position {
                 Position::Held { node, fence, seq } if node == dead && job.spec.queue == queue => {
                     taken.push((fence, job.spec.id, index, seq));
-                    job.crashes += 1;
+                    let counts = job.is_alone || job.crashes < CRASH_SUSPECT_MIN;
+                    job.crashes += u32::from(counts);
                 }
                 _ => {}
             }
         }
         taken.sort_unstable();
         for (_, _, index, seq) in taken.iter().rev() {
-            self.jobs[*index].position = Position::Ready { seq: self.position_of_returned(*seq) };
+            self.jobs[*index].position = match std::mem::take(&mut self.jobs[*index].is_marked) {
+                true => Position::Cancelled,
+                false => Position::Ready { seq: self.position_of_returned(*seq) },
+            };
         }
         taken.len()
+    }
+
+    /// Marks a job that runs alone, or removes the mark. Returns whether the node holds the job.
+    pub fn set_alone(&mut self, node: NodeId, id: JobId, fence: u64, alone: bool) -> bool {
+        let is_held =
+            |job: &Job| matches!(job.position, Position::Held { node: n, fence: f, .. } if (n, f) == (node, fence));
+        let Some(index) = self.jobs.iter().position(|job| job.spec.id == id && is_held(job)) else {
+            return false;
+        };
+        let queue = self.jobs[index].spec.queue;
+        if alone {
+            let of_node = |job: &Job| matches!(job.position, Position::Held { node: holder, .. } if holder == node);
+            let others = self.jobs.iter_mut().filter(|job| job.spec.queue == queue && of_node(job));
+            others.for_each(|job| job.is_alone = false);
+        }
+        self.jobs[index].is_alone = alone;
+        true
     }
 
     /// Returns whether the outcome is recorded.
@@ -220,6 +262,7 @@ impl Model {
             after => Position::Scheduled { due: now + after },
         };
         let job = &mut self.jobs[index];
+        let is_marked = std::mem::take(&mut job.is_marked);
         match outcome {
             Outcome::Ack if !job.spec.keep => self.forget(index),
             Outcome::Ack => {
@@ -237,7 +280,32 @@ impl Model {
             Outcome::Release { after } => job.position = later(*after, head),
             _ => unreachable!("the model has no such outcome"),
         }
+        if is_marked && *outcome != Outcome::Ack {
+            self.jobs[index].position = Position::Cancelled;
+        }
         true
+    }
+
+    pub fn cancel(&mut self, id: JobId) -> CancelReply {
+        let Some(index) = self.find(id) else {
+            return CancelReply::NotFound;
+        };
+        let moving = self.moving.contains(self.jobs[index].spec.queue);
+        let job = &mut self.jobs[index];
+        match job.position {
+            Position::Held { node, .. } => {
+                job.is_marked = true;
+                CancelReply::Cancelling(node)
+            }
+            Position::Done => CancelReply::Ended(State::Done),
+            Position::Dead => CancelReply::Ended(State::Dead),
+            Position::Cancelled => CancelReply::Cancelled,
+            Position::Scheduled { .. } | Position::Ready { .. } if moving => CancelReply::Moving,
+            Position::Scheduled { .. } | Position::Ready { .. } => {
+                job.position = Position::Cancelled;
+                CancelReply::Cancelled
+            }
+        }
     }
 
     /// Finds a job that may be changed, or returns why it may not.
@@ -265,7 +333,7 @@ impl Model {
             Ok(index) => index,
             Err(refused) => return refused,
         };
-        if matches!(self.jobs[index].position, Position::Done | Position::Dead) {
+        if self.jobs[index].position.has_ended() {
             let (queue, unique) = (self.jobs[index].spec.queue, self.jobs[index].spec.unique);
             if let Some(other) = unique.and_then(|key| self.holder(queue, key)) {
                 return ChangeResult::Existing(self.jobs[other].spec.id);
@@ -301,6 +369,7 @@ impl Model {
             Position::Held { .. } => State::Running,
             Position::Done => State::Done,
             Position::Dead => State::Dead,
+            Position::Cancelled => State::Cancelled,
         };
         self.jobs.iter().map(|job| (job.spec.id, (state(&job.position), job.attempts, job.crashes))).collect()
     }

@@ -7,6 +7,7 @@ use duly::store::{JobStore, Store, TransferBatch, TransferBatchResult, TransferC
 use duly::{Fence, Filter, JobRecord, NodeId, State};
 
 use crate::model::history::{Difference, History, QUEUES, same};
+use crate::transfer::reserve;
 
 impl History {
     /// Sets or removes the transfer mark of a queue.
@@ -28,7 +29,8 @@ impl History {
         let mut jobs = jobs_not_running(store, queue).await;
         jobs.retain(|_| self.random.bool());
         let ids_and_push_times = jobs.iter().map(|record| (record.job.id, record.job.pushed)).collect();
-        let deleted = store.transfer_out(queue, self.transfer_node, ids_and_push_times).await.expect("transfers out");
+        let reserved = reserve(store, queue, self.transfer_node, ids_and_push_times).await.expect("marked");
+        let deleted = store.transfer_out(queue, self.transfer_node, reserved).await.expect("transfers out");
         same("transfer_out", deleted, Some(jobs.len()))?;
         let remaining = jobs_not_running(store, queue).await;
         same("remaining", remaining.iter().any(|left| jobs.iter().any(|job| job.job.id == left.job.id)), false)?;
@@ -60,7 +62,7 @@ impl History {
 /// Returns the jobs of a queue that are not running, with details, ready jobs in claim order.
 async fn jobs_not_running(store: &Arc<dyn Store>, queue: &str) -> Vec<JobRecord> {
     let mut found = Vec::new();
-    for state in [State::Ready, State::Scheduled, State::Dead, State::Done] {
+    for state in [State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done] {
         let filter = Filter::all().queue(queue).state(state).limit(1_000);
         found.extend(store.list(filter.with_details()).await.expect("lists").jobs);
     }

@@ -5,18 +5,17 @@
 //! duration, `DULY_CRON_RULES=n` the number of rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use duly::cron::{CronRecord, CronRule, Missed};
-use duly::{Ctx, Duly, Event, Filter, JobId, Outcome, Push};
-use test_support::env_number;
+use duly::worker::Event;
+use duly::{Ctx, Duly, Filter, JobId, Outcome, Push};
 #[cfg(feature = "redis")]
 use test_support::servers;
+use test_support::{KillOnDrop, env_number};
 
-use crate::wait_until_empty;
+use crate::{runtime, wait_until_empty};
 
 const STORE: &str = "DULY_CRON_STORE";
 /// Duration of the run and number of rules by default.
@@ -24,16 +23,11 @@ const SECONDS: u64 = 6;
 const RULES: u64 = 500;
 const PROCESSES: usize = 3;
 
-/// Not a test: the entry point of a child process.
-#[test]
-fn child_process() {
+/// Runs a child process; returns at once in any other process.
+pub fn run_role() {
     if let Ok(store) = std::env::var(STORE) {
         runtime().block_on(work(&store));
     }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
 /// Works until it is killed, and reports each completed job.
@@ -42,8 +36,7 @@ async fn work(store: &str) {
     let worker = duly.worker().queue("default", 50).keep_done_max(usize::MAX).on_kind("tick", |_: Ctx| async {});
     let worker = worker.on_event(|event| {
         if let Event::Settled { held, outcome: Outcome::Ack, .. } = event {
-            // Fails only if the parent is gone.
-            let _ = writeln!(std::io::stdout().lock(), "acked {}", held.job.id);
+            test_support::report(held.job.id);
         }
     });
     worker.run().await.expect("works");
@@ -52,22 +45,12 @@ async fn work(store: &str) {
 /// How often each job was reported as done by any process.
 type AckCounts = Arc<Mutex<BTreeMap<JobId, usize>>>;
 
-fn start(store: &str, acked: &AckCounts) -> Child {
-    let mut process = test_support::child_test("cron::child_process")
-        .env(STORE, store)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("starts");
-    let (out, acked) = (process.stdout.take().expect("piped"), acked.clone());
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if let Some(id) = line.strip_prefix("acked ").and_then(|id| id.parse().ok()) {
-                *acked.lock().expect("no panic").entry(id).or_default() += 1;
-            }
-        }
-    });
-    process
+fn start(store: &str, acked: &AckCounts) -> KillOnDrop {
+    let acked = acked.clone();
+    test_support::start_reporting(crate::child_command().env(STORE, store), move |id| {
+        let id = id.parse().expect("the id of a job");
+        *acked.lock().expect("no panic").entry(id).or_default() += 1;
+    })
 }
 
 /// Runs rules that fire each second while processes are killed at random. Returns the rules as created and as at the
@@ -80,31 +63,26 @@ fn run(url: &str, keep: Duration) -> (Duly, Vec<(CronRecord, CronRecord)>, AckCo
     let job = |_| Push::new("tick", "null").keep(keep);
     let rule =
         |n: u64| CronRule::new(format!("r{n}"), "* * * * * *", job(n)).expect("a rule").missed(Missed::All(1_000));
-    let put = async |n| duly.put_cron(rule(n)).await.expect("puts");
+    let put = async |n| duly.crons().put(rule(n)).await.expect("puts");
     let created: Vec<CronRecord> =
         runtime.block_on(async { futures_util::future::join_all((0..rules).map(put)).await });
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut children: Vec<Child> = (0..PROCESSES).map(|_| start(url, &acked)).collect();
+    let mut children: Vec<KillOnDrop> = (0..PROCESSES).map(|_| start(url, &acked)).collect();
     let (deadline, mut kills) = (Instant::now() + Duration::from_secs(seconds), 0);
     while Instant::now() < deadline {
         // The kills wait for no event: their times are random on purpose.
         std::thread::sleep(Duration::from_millis(random.u64(50..500)));
         let index = random.usize(..children.len());
-        let mut killed = std::mem::replace(&mut children[index], start(url, &acked));
-        killed.kill().expect("can be killed");
-        killed.wait().expect("ends");
+        drop(std::mem::replace(&mut children[index], start(url, &acked)));
         kills += 1;
     }
     let end = runtime.block_on(async {
-        futures_util::future::join_all(created.iter().map(|record| duly.pause_cron(&record.rule.name))).await
+        futures_util::future::join_all(created.iter().map(|record| duly.crons().pause(&record.rule.name))).await
     });
     let end: Vec<CronRecord> = end.into_iter().map(|record| record.expect("pauses")).collect();
     runtime.block_on(wait_until_empty(&duly));
-    for mut child in children {
-        child.kill().expect("can be killed");
-        child.wait().expect("ends");
-    }
+    drop(children);
     println!(
         "seed {seed}: {kills} kills, {rules} rules, {} jobs reported as done",
         acked.lock().expect("no panic").len()
@@ -133,7 +111,7 @@ fn every_tick_has_one_job(url: &str) {
     let found: BTreeSet<JobId> = runtime.block_on(async {
         let (mut found, mut cursor) = (BTreeSet::new(), None);
         loop {
-            let page = duly.list(Filter::all().limit(1_000).cursor(cursor)).await.expect("lists");
+            let page = duly.jobs().list(Filter::all().limit(1_000).cursor(cursor)).await.expect("lists");
             found.extend(page.jobs.iter().map(|record| record.job.id));
             cursor = page.next_cursor;
             if cursor.is_none() {

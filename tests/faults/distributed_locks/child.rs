@@ -1,21 +1,18 @@
 //! Child processes: how they are started, killed and paused, and their roles.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 
-use rustix::process::{Pid, Signal};
+use test_support::LineChild;
+pub use test_support::report;
 
-use crate::distributed_locks::location::{KEY, LONG, runtime};
+use crate::distributed_locks::location::{KEY, LONG};
 use crate::distributed_locks::{client, clock, counter, flood};
+use crate::runtime;
 
 const ROLE: &str = "DULY_LOCK_ROLE";
 const STORE: &str = "DULY_LOCK_STORE";
 const FILE: &str = "DULY_LOCK_FILE";
 const ARG: &str = "DULY_LOCK_ARG";
-/// Prefix of a child's messages to its parent, which separates them from output of the test harness.
-const MARK: &str = "child: ";
 
 /// The configuration of a child process.
 pub struct Start {
@@ -36,101 +33,59 @@ impl Start {
         Start { role, store: store.into(), file: file.into(), arg: arg.to_string(), preload: None }
     }
 
-    /// Starts the process. The system kills it when the calling thread ends, even if it is paused or the tests are
-    /// killed.
+    /// Starts the process.
     pub fn run(&self) -> Child {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]);
-        command.arg(std::env::current_exe().expect("the path of this binary"));
-        command.args(test_support::child_test_args("distributed_locks::child_process"));
+        let mut command = crate::child_command();
         command.env(ROLE, self.role).env(STORE, &self.store).env(FILE, &self.file).env(ARG, &self.arg);
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = command.spawn().expect("starts");
-        let out = process.stdout.take().expect("piped");
-        let (sender, messages) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                // The harness may have begun the line.
-                if let Some((_, message)) = line.split_once(MARK) {
-                    let _ = sender.send(message.to_owned());
-                }
-            }
-        });
-        Child { process, messages }
+        Child(LineChild::start(&command))
     }
 }
 
 /// A running process. Killed when dropped.
-pub struct Child {
-    process: std::process::Child,
-    messages: Receiver<String>,
-}
+pub struct Child(LineChild);
 
 impl Child {
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(Pid::from_child(&self.process), signal).expect("can be signalled");
-    }
-
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.0.process.pause();
     }
 
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.0.process.resume();
     }
 
     /// Sends SIGKILL; returns when the process is gone.
     pub fn kill(&mut self) {
-        // Fails only if the process has already ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.0.process.kill();
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.process.try_wait().is_ok_and(|status| status.is_some())
+        self.0.process.has_ended()
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.0.process.is_stopped()
     }
 
     /// Waits for the next message of the process.
     pub fn next_message(&mut self) -> String {
-        self.messages.recv_timeout(LONG).expect("a message in time")
+        self.0.next(LONG).expect("a message in time")
     }
 
     /// Sends the line for which [`wait_for_go`] waits.
     pub fn go(&mut self) {
-        self.process.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it listens");
-    }
-
-    pub fn is_paused(&self) -> bool {
-        // The state follows the name, which is in parentheses and may contain any character.
-        self.proc("stat").rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        self.0.send("go");
     }
 
     /// Returns its resident memory in bytes.
     pub fn memory(&self) -> u64 {
-        let status = self.proc("status");
+        let file = format!("/proc/{}/status", self.0.process.id());
+        let status = std::fs::read_to_string(file).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
         1024 * line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number")
     }
-
-    fn proc(&self, file: &str) -> String {
-        std::fs::read_to_string(format!("/proc/{}/{file}", self.process.id())).unwrap_or_default()
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Sends a message to the parent.
-pub fn report(message: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    // Fails only if the parent is gone.
-    let _ = writeln!(out, "{MARK}{message}");
 }
 
 /// Waits for [`Child::go`].

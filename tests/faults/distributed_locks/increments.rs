@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::distributed_locks::child::{Child, Start};
 use crate::distributed_locks::counter::{Counter, TTL};
-use crate::distributed_locks::location::{LONG, Location, MS, ms, runtime};
+use crate::distributed_locks::location::{LONG, Location, MS, ms};
+use crate::runtime;
 #[cfg(feature = "redis")]
 use test_support::servers::{Binary, Fsync, Options, Server};
 

@@ -17,10 +17,6 @@ pub fn ms(range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(fastrand::u64(range))
 }
 
-pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
-}
-
 /// The location of a store. Its files are removed on drop.
 pub struct Location {
     url: String,

@@ -14,7 +14,7 @@
 #[cfg(feature = "redis")]
 mod calls;
 mod checker;
-mod child;
+pub mod child;
 mod client;
 mod clock;
 mod counter;
@@ -30,9 +30,3 @@ mod lost_waiters;
 mod nemesis;
 #[cfg(feature = "redis")]
 mod unreliable_network;
-
-/// Not a test: the entry point of a child process.
-#[test]
-fn child_process() {
-    child::run_role();
-}

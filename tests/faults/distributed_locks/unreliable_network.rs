@@ -9,8 +9,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use test_support::lock;
 
 const CHUNK: usize = 64 * 1024;
 /// Wait while no message is delayed.
@@ -164,11 +166,6 @@ fn forward(shared: &Shared, value: &[u8], client: &Client) -> bool {
         count(&shared.faults.passed);
         write(client, value).is_ok()
     }
-}
-
-/// Locks the mutex. A thread of another connection may have panicked while it held the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write(client: &Client, bytes: &[u8]) -> std::io::Result<()> {

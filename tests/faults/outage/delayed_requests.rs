@@ -31,7 +31,7 @@ async fn delayed_push_is_not_applied_twice() {
     let push = async |args: &str| pusher.push(Push::new("mark", args)).await.expect("is sent again").id();
     // The job has no holder any more: a duplicate that arrives late would run.
     let wait_for_completion =
-        async |id: JobId| tokio::time::timeout(LONG, direct.wait(id)).await.expect("in time").expect("ends");
+        async |id: JobId| tokio::time::timeout(LONG, direct.jobs().wait(id)).await.expect("in time").expect("ends");
 
     // Without an idle worker, the jobs are inserted as ready.
     push("1").await;

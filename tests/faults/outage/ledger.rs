@@ -39,6 +39,8 @@ struct Attempts {
     acked: bool,
     /// A worker got a confirmation that the ack is recorded.
     recorded: bool,
+    /// Fence, worker, start time and outcome of every attempt, and every confirmation, for the report of a failure.
+    history: Vec<String>,
 }
 
 impl Ledger {
@@ -62,6 +64,7 @@ impl Ledger {
         let (before, acked, recorded) =
             (attempts.latest.replace((fence, worker, now)), attempts.acked, attempts.recorded);
         (attempts.number, attempts.acked) = (number, *outcome == Outcome::Ack);
+        attempts.history.push(format!("{now:?}: fence {fence} by worker {worker}, {outcome:?}"));
         if let Some((last, by, started_at)) = before.filter(|(last, ..)| *last >= fence) {
             let ago = now.duration_since(started_at).unwrap_or_default();
             let order = format!("{id}: fence {fence} by worker {worker}, {ago:?} after {last} by worker {by}");
@@ -77,9 +80,10 @@ impl Ledger {
 
     /// Records a worker's confirmation that an outcome is stored.
     pub fn settled(&self, id: JobId, outcome: &Outcome) {
-        if *outcome == Outcome::Ack {
-            self.inner().attempts.entry(id).or_default().recorded = true;
-        }
+        let mut inner = self.inner();
+        let attempts = inner.attempts.entry(id).or_default();
+        attempts.recorded |= *outcome == Outcome::Ack;
+        attempts.history.push(format!("{:?}: recorded {outcome:?}", SystemTime::now()));
     }
 
     /// Returns the number of acknowledged pushes.
@@ -100,13 +104,24 @@ impl Ledger {
 
     /// Returns acknowledged jobs that have started and are gone although they are neither done nor dead, and jobs with
     /// args other than those pushed.
+    ///
+    /// A job with a recorded ack is done, whatever its last attempt returned. A master that was paused and replaced
+    /// executes the claims in its buffers once it continues, and can start a job again that is done on the new master.
+    /// The outcome of that attempt is rejected.
     pub fn vanished(&self, dead: &BTreeSet<JobId>) -> Vec<JobId> {
         let inner = self.inner();
         let ended = |id: &JobId, number: u64| {
             let attempts = inner.attempts.get(id);
-            attempts.is_none_or(|attempts| attempts.number == number && (attempts.acked || dead.contains(id)))
+            attempts.is_none_or(|attempts| {
+                attempts.number == number && (attempts.acked || attempts.recorded || dead.contains(id))
+            })
         };
         inner.acknowledged.iter().filter(|(id, number)| !ended(id, **number)).map(|(id, _)| *id).collect()
+    }
+
+    /// Returns what happened to a job, in order.
+    pub fn history(&self, id: JobId) -> Vec<String> {
+        self.inner().attempts.get(&id).map(|attempts| attempts.history.clone()).unwrap_or_default()
     }
 
     /// Returns the violations found so far.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use duly::{Args, Ctx, Duly, Event, Filter, JobId, Outcome, Push, State};
+use duly::worker::Event;
+use duly::{Args, Ctx, Duly, Filter, JobId, Outcome, Push, State};
 use serde::{Deserialize, Serialize};
 use test_support::{TIMEOUT, until};
 use tokio::task::JoinHandle;
@@ -33,7 +34,7 @@ pub struct Load {
     stop_pushing: CancellationToken,
     stop_working: CancellationToken,
     pushers: Vec<JoinHandle<()>>,
-    workers: Vec<JoinHandle<duly::Result<duly::RunSummary>>>,
+    workers: Vec<JoinHandle<duly::Result<duly::worker::RunSummary>>>,
     /// Number of pushes with an unknown outcome.
     pub unknown: Arc<AtomicUsize>,
 }
@@ -109,8 +110,10 @@ impl Load {
         let (pushed, unknown) = (self.ledger.pushed(), self.unknown.load(Ordering::Relaxed));
         println!("{pushed} pushed, {unknown} unknown, {} dead, {missing} lost", dead.len());
         assert_eq!(self.ledger.violations(), Vec::<String>::new());
-        assert!(is_empty(&duly).await, "jobs are left after {TIMEOUT:?}: {:?}", duly.counts().await);
-        assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all started jobs have completed");
+        assert!(is_empty(&duly).await, "jobs are left after {TIMEOUT:?}: {:?}", duly.queues().counts().await);
+        if let Some(id) = self.ledger.vanished(&dead).first() {
+            panic!("job {id} has started, and is neither done, dead nor in the store: {:#?}", self.ledger.history(*id));
+        }
         assert_eq!(duly.verify().await.expect("a report").violations, Vec::new(), "no job is held or corrupt");
         missing
     }
@@ -118,7 +121,7 @@ impl Load {
 
 /// Returns whether no job is waiting or running.
 async fn is_empty(duly: &Duly) -> bool {
-    let counts = duly.counts().await;
+    let counts = duly.queues().counts().await;
     counts.is_ok_and(|all| all.iter().all(|count| count.ready + count.scheduled + count.running == 0))
 }
 
@@ -127,7 +130,7 @@ async fn dead(duly: &Duly) -> BTreeSet<JobId> {
     let mut dead = BTreeSet::new();
     let mut filter = Filter::all().state(State::Dead).limit(1000);
     loop {
-        let page = duly.list(filter.clone()).await.expect("lists");
+        let page = duly.jobs().list(filter.clone()).await.expect("lists");
         dead.extend(page.jobs.iter().map(|record| record.job.id));
         filter.cursor = page.next_cursor;
         if filter.cursor.is_none() {
@@ -141,7 +144,7 @@ async fn work(
     duly: Duly,
     ledger: Arc<Ledger>,
     stop: CancellationToken,
-) -> duly::Result<duly::RunSummary> {
+) -> duly::Result<duly::worker::RunSummary> {
     let event_ledger = ledger.clone();
     let handler = move |Mark(mark): Mark, ctx: Ctx| {
         let outcome = any_outcome();

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use duly::store::Node;
 use duly::store::{Claim, JobStore};
-use duly::{Duly, Event, Push};
+use duly::worker::Event;
+use duly::{Duly, Push};
 use tokio_util::sync::CancellationToken;
 
 use test_support::servers::{Binary, CALM, Cluster, Options};
@@ -106,7 +107,7 @@ async fn cluster_opens_without_its_peers_shard() {
     tokio::task::block_in_place(|| servers.heal());
     // Without another push or a worker on the queue.
     until("the queue is registered", async || {
-        duly.counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another))
+        duly.queues().counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another))
     })
     .await;
 }

@@ -7,7 +7,7 @@ use duly::store::{Claim, JobStore};
 use duly::{Duly, Priority, Push};
 
 use crate::outage::load::Load;
-use test_support::servers::{Binary, Cluster, Options, Step};
+use test_support::servers::{Binary, Cluster, MigrationStage, Options};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_continues_while_slots_migrate() {
@@ -21,8 +21,8 @@ async fn work_continues_while_slots_migrate() {
             (0..3).map(|n| servers.master_of(["{a}", "{b}", "{d}"][n])).find(|to| *to != from).expect("another master");
         // Blocking work: pushes and claims continue meanwhile.
         tokio::task::block_in_place(|| {
-            servers.migrate_slot(slot, to, |step| {
-                if matches!(step, Step::Opened | Step::Moved(_)) {
+            servers.migrate_slot(slot, to, |stage| {
+                if matches!(stage, MigrationStage::Opened | MigrationStage::Moved(_)) {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
             });
@@ -49,25 +49,25 @@ async fn push_with_replicas_follows_a_migrating_slot() {
     duly.push(push()).await.expect("pushes");
     store.heartbeat(&node).await.expect("sends a heartbeat");
     assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 1);
-    duly.pause_queue("red").await.expect("pauses");
+    duly.queues().pause("red").await.expect("pauses");
     duly.push_all(Priority::ALL.map(|priority| push().priority(priority))).await.expect("pushes");
     duly.push(later()).await.expect("pushes");
     let removed = duly.push(push()).await.expect("pushes").id();
     // From the end of its list it would be removed directly.
     duly.push_all((0..BEHIND).map(|_| push())).await.expect("pushes");
-    duly.remove(removed).await.expect("removes");
+    duly.jobs().remove(removed).await.expect("removes");
     assert!(store.claim(node.id, claim()).await.expect("claims").jobs.is_empty());
     let (runtime, slot) = (tokio::runtime::Handle::current(), servers.slot_of("{red}"));
     let from = servers.master_of_slot(slot);
     let to = ["{a}", "{b}", "{d}"].map(|tag| servers.master_of(tag)).into_iter().find(|to| *to != from);
     tokio::task::block_in_place(|| {
-        servers.migrate_slot(slot, to.expect("another master"), |step| {
-            if step == Step::Emptied {
+        servers.migrate_slot(slot, to.expect("another master"), |stage| {
+            if stage == MigrationStage::Emptied {
                 // All keys have moved, and the old master still owns the slot.
                 runtime.block_on(duly.push_all([push(), later()])).expect("pushes");
             }
         });
     });
-    let counts = &duly.counts().await.expect("counts")[0];
+    let counts = &duly.queues().counts().await.expect("counts")[0];
     assert_eq!((counts.ready, counts.scheduled), (5 + BEHIND, 2), "each once");
 }

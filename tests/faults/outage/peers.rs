@@ -32,7 +32,7 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     let replica = servers.replica_of(peers_master);
     servers.nodes()[replica].kill();
     servers.nodes()[peers_master].kill();
-    duly.counts().await.expect_err("the queue registry is unreachable");
+    duly.queues().counts().await.expect_err("the queue registry is unreachable");
     // Also in a queue that is new to this process.
     node.queues.push(new);
     for _ in 0..5 {
@@ -49,7 +49,7 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     let mut counts = Vec::new();
     until("both queues are registered", async || {
         let _ = store.heartbeat(&node).await;
-        counts = duly.counts().await.unwrap_or_default();
+        counts = duly.queues().counts().await.unwrap_or_default();
         counts.len() == 2
     })
     .await;

@@ -62,12 +62,12 @@ async fn truncate_and_restart_twice(server: &Server, start: fn(&Server)) -> Vec<
     truncate_aof(server.directory(), 5);
     start(server);
     let duly = open().await;
-    assert!(duly.get(JobId::from_name("1")).await.expect("a reply").is_none(), "the push is lost");
+    assert!(duly.jobs().get(JobId::from_name("1")).await.expect("a reply").is_none(), "the push is lost");
     duly.push_all([push(1), push(2)]).await.expect("pushes");
     drop(duly);
     start(server);
     let duly = open().await;
-    assert_eq!(duly.counts().await.expect("counts")[0].scheduled, 3);
+    assert_eq!(duly.queues().counts().await.expect("counts")[0].scheduled, 3);
     duly.verify().await.expect("a report").violations
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use duly::store::Node;
 use duly::store::{Claim, JobStore};
-use duly::{Ctx, Duly, Event, JobId, Outcome, Push};
+use duly::worker::Event;
+use duly::{Ctx, Duly, JobId, Outcome, Push};
 
 const STORE: &str = "DULY_POWER_STORE";
 const ROLE: &str = "DULY_POWER_ROLE";
@@ -147,7 +148,7 @@ impl Pusher<'_> {
     async fn remove_and_prune(&self, unwanted: &[JobId], brief: &[JobId]) {
         for id in unwanted {
             report_ids("removing", &[*id]);
-            self.duly.remove(*id).await.expect("removes");
+            self.duly.jobs().remove(*id).await.expect("removes");
             report_ids("removed", &[*id]);
         }
         report_ids("removing", brief);

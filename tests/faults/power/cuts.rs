@@ -203,7 +203,7 @@ async fn read_jobs(main: &Path) -> duly::Result<BTreeMap<JobId, JobAfterCut>> {
     let mut found = BTreeMap::new();
     let mut cursor = None;
     loop {
-        let page = duly.list(Filter::all().limit(PAGE_SIZE_MAX).cursor(cursor)).await?;
+        let page = duly.jobs().list(Filter::all().limit(PAGE_SIZE_MAX).cursor(cursor)).await?;
         for record in page.jobs {
             let (job, state, attempts) = (record.job, record.state, record.attempts);
             found.insert(job.id, JobAfterCut { kind: job.kind, args: job.args, state, attempts });

@@ -187,6 +187,8 @@ impl Log {
                 Some(part) if flags.contains("O_CREAT") => Event::Created(part),
                 _ => return Ok(()),
             },
+            // Such a handle can neither read nor write.
+            ("open", [_, flags, ..]) if flags.contains("O_PATH") => return Ok(()),
             ("unlink", [file]) => match self.part(file) {
                 Some(part) => Event::Unlink(part),
                 None => return Ok(()),

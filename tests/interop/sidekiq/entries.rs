@@ -31,7 +31,7 @@ async fn entries_survive_a_round_trip_through_ruby() {
         let now = sandbox.duly.push(push()).await.expect("pushes").id();
         sandbox.duly.push(push().after(Duration::from_secs(3600 + n as u64))).await.expect("pushes");
         assert_eq!(
-            sandbox.duly.get(now).await.expect("succeeds").expect("exists").job.args,
+            sandbox.duly.jobs().get(now).await.expect("succeeds").expect("exists").job.args,
             *text,
             "duly returns the args as pushed"
         );
@@ -135,7 +135,7 @@ async fn live_installation_is_transferred() {
         sandbox.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
         json!([0, 0, 0, 0])
     );
-    let dead = target.list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
+    let dead = target.jobs().list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
     assert_eq!((dead[0].job.kind.as_str(), dead[0].job.args.as_str()), ("Echo", "[\"dead\"]"));
 }
 
@@ -153,7 +153,7 @@ async fn names_only_valid_in_ruby_do_not_disturb_a_transfer() {
     assert!(error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove the job first"), "{error}");
     sandbox.redis(&["LPOP", "queue:default"]);
     sandbox.duly.transfer_to(&target).run().await.expect("transfers");
-    let jobs = target.list(Filter::default()).await.expect("lists").jobs;
+    let jobs = target.jobs().list(Filter::default()).await.expect("lists").jobs;
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
     assert_eq!(jobs[0].job.tags, ["ok"]);
@@ -167,7 +167,7 @@ async fn transfer_onto_the_same_keys_is_rejected_with_any_prefix() {
     let other = format!("{store}{}prefix=two", if store.contains('?') { '&' } else { '?' });
     let same = Duly::open(other.replacen("localhost", "127.0.0.1", 1)).await.expect("opens");
     let error = sandbox.duly.transfer_to(&same).run().await.expect_err("rejected");
-    assert!(error.to_string().contains("is the store that the jobs are in already"), "{error}");
+    assert!(error.to_string().contains("is the store that the jobs are in; name another store"), "{error}");
     assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["1"]);
 }
 
@@ -195,7 +195,7 @@ async fn entries_with_the_same_jid_all_arrive() {
         let reports = sandbox.duly.transfer_to(&target).run().await.expect("transfers");
         let report = &reports[0];
         assert_eq!((report.ready, report.scheduled, report.already_present, report.remaining), (8, 1, 0, 1));
-        let jobs = target.list(Filter::default()).await.expect("lists").jobs;
+        let jobs = target.jobs().list(Filter::default()).await.expect("lists").jobs;
         let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
         args.sort_unstable();
         assert_eq!(args, ["[1]", "[2]", "[3]", "[4]", "[5]", "[5]", "[5]", "[5]", "[5]"]);
@@ -211,11 +211,34 @@ async fn entry_unreadable_to_ruby_is_not_lost_by_a_retry() {
         r#"{"class":"Echo","queue":"default","args":["\ud83d"],"jid":"0123456789abcdef01234567","created_at":1.5}"#;
     sandbox.redis(&["ZADD", "dead", "100", entry]);
     sandbox.redis(&["SADD", "queues", "default"]);
-    let dead = sandbox.duly.list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
-    sandbox.duly.reschedule(dead[0].job.id, duly::job::Due::Now).await.expect("reschedules");
+    let dead = sandbox.duly.jobs().list(Filter::all().state(State::Dead)).await.expect("lists").jobs;
+    sandbox.duly.jobs().reschedule(dead[0].job.id, duly::job::Due::Now).await.expect("reschedules");
     let worker = sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
     worker.drain().await.expect("drains");
-    let record = sandbox.duly.get(dead[0].job.id).await.expect("succeeds").expect("exists");
+    let record = sandbox.duly.jobs().get(dead[0].job.id).await.expect("succeeds").expect("exists");
     assert_eq!((record.state, record.job.kind.as_str(), record.attempts), (State::Scheduled, "Echo", 1));
     assert_eq!(record.job.args, r#"["\ud83d"]"#);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn job_of_ruby_has_no_timeout_in_practice() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Echo.perform_async(1)");
+    sandbox.duly.push(Push::new("Echo", "[2]")).await.expect("pushes");
+    sandbox.duly.push(Push::new("Echo", "[3]").timeout(2 * HOUR)).await.expect("pushes");
+    let timeouts = async |duly: &Duly| {
+        let jobs = duly.jobs().list(Filter::all()).await.expect("lists").jobs;
+        let mut timeouts: Vec<_> = jobs.into_iter().map(|record| (record.job.args, record.job.timeout)).collect();
+        timeouts.sort();
+        timeouts
+    };
+    let before = timeouts(&sandbox.duly).await;
+    assert!(before[0].1 > 8_000 * HOUR, "{before:?}");
+    assert_eq!([before[1].1, before[2].1], [HOUR, 2 * HOUR]);
+    let away = Duly::open(":memory:").await.expect("opens");
+    sandbox.duly.transfer_to(&away).run().await.expect("moves away");
+    assert_eq!(timeouts(&away).await, before);
+    away.transfer_to(&sandbox.duly).run().await.expect("moves back");
+    assert_eq!(timeouts(&sandbox.duly).await, before);
 }

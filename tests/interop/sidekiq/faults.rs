@@ -64,7 +64,7 @@ async fn repeated_push_is_one_job() {
     assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size)"), json!([1, 1]));
     let jid = sandbox.ruby("Sidekiq::Queue.new.first.jid");
     assert_eq!(jid, json!(JobId::from_name("a").to_string()), "duly's id is the jid");
-    assert!(sandbox.duly.remove(JobId::from_name("a")).await.is_ok());
+    assert!(sandbox.duly.jobs().remove(JobId::from_name("a")).await.is_ok());
     assert_eq!(sandbox.ruby("Sidekiq::Queue.new.size"), json!(0));
 }
 

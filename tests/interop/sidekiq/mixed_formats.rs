@@ -45,7 +45,7 @@ async fn items_of_redis_in_action_are_left_unchanged() {
     let later =
         sandbox.duly.push(Push::new("Echo", "[7]").after(Duration::from_secs(3600))).await.expect("pushes").id();
     sandbox.duly.worker().on_kind("Echo", |_| async { Ok::<(), std::io::Error>(()) }).drain().await.expect("drains");
-    sandbox.duly.reschedule(later, Due::Now).await.expect("reschedules");
+    sandbox.duly.jobs().reschedule(later, Due::Now).await.expect("reschedules");
     let running = sandbox.run(sandbox.worker(&["Echo"]));
     sandbox.until_ran(1).await;
     running.end().await;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use duly::{CancellationToken, Ctx, Duly, RunSummary, Worker};
+use duly::worker::RunSummary;
+use duly::{CancellationToken, Ctx, Duly, Worker};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Args, Ctx, Outcome, Push};
+use duly::admin::CancelResult;
+use duly::store::{AttemptEnd, Claim, JobStore, Node};
+use duly::{Args, Ctx, Outcome, Push, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -34,6 +36,38 @@ async fn jobs_pushed_by_duly_run_in_ruby() {
     assert_ran(json!(["later"]));
     assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size).sum + Sidekiq::ScheduledSet.new.size"), json!(0));
     other.end().await;
+}
+
+/// An entry has no place for a mark: only a job that a node of duly runs can be cancelled, and it ends dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_job_is_cancelled_and_waiting_one_is_refused() {
+    let sandbox = Sandbox::new().await;
+    let (sender, mut started) = tokio::sync::mpsc::unbounded_channel();
+    let running = sandbox.run(sandbox.duly.worker().on_kind("Slow", move |ctx: Ctx| {
+        let sender = sender.clone();
+        async move {
+            let _ = sender.send(());
+            ctx.cancelled().await;
+            Err::<(), _>("stopped at row 9")
+        }
+    }));
+    let jobs = sandbox.duly.jobs();
+    let slow = sandbox.duly.push(Push::new("Slow", "[]")).await.expect("pushes").id();
+    let later = sandbox.duly.push(Push::new("Later", "[]").after(60 * SECOND)).await.expect("pushes").id();
+    tokio::time::timeout(LONG, started.recv()).await.expect("in time").expect("it starts");
+
+    let refused = jobs.cancel(later).await.expect_err("it waits");
+    assert!(refused.code() == "unsupported" && refused.to_string().contains("remove the job instead"), "{refused}");
+    assert!(jobs.get(later).await.expect("reads").is_some(), "it is unchanged");
+    let cancelled = jobs.cancel(slow).await.expect("cancels");
+    assert!(matches!(cancelled, CancelResult::Cancelling { .. }), "{cancelled:?}");
+    let ended = tokio::time::timeout(LONG, jobs.wait(slow)).await.expect("in time").expect("waits").expect("is kept");
+    assert_eq!(ended.state, State::Dead);
+    let error = &ended.failures.last().expect("it has one").error;
+    assert!(error.contains("cancelled: stopped at row 9"), "{error}");
+    assert_eq!(jobs.cancel(slow).await.expect("replies"), CancelResult::Ended(State::Dead));
+    let summary = running.end().await;
+    assert_eq!((summary.buried, summary.cancelled), (1, 0), "Sidekiq has no cancelled jobs");
 }
 
 /// Takes Ruby's positional arguments.
@@ -170,4 +204,20 @@ async fn retries_and_dead_jobs_use_sidekiq_sets() {
     test_support::until("the dead one's run", async || sandbox.redis(&["GET", "stat:processed"]) == ["8"]).await;
     running.end().await;
     assert_eq!(sandbox.ruby("Ask.stable?"), json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_released_together_return_to_the_front_in_order() {
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("6.times { |n| Echo.perform_async(n) }");
+    let before = sandbox.redis(&["LRANGE", "queue:default", "0", "-1"]);
+    let node = Node::fresh(vec!["default".to_owned()]);
+    sandbox.duly.store().heartbeat(&node).await.expect("sends a heartbeat");
+    let mut held = sandbox.duly.store().claim(node.id, Claim::new("default", 4)).await.expect("claims").jobs;
+    assert_eq!(held.len(), 4);
+    held.rotate_left(2);
+    let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::release(Duration::ZERO), Duration::ZERO));
+    let lost = sandbox.duly.store().settle(node.id, ends.collect()).await.expect("settles");
+    assert!(lost.is_empty());
+    assert_eq!(sandbox.redis(&["LRANGE", "queue:default", "0", "-1"]), before);
 }

@@ -80,6 +80,24 @@ module Ask
   end
 end
 
+# Loads ActiveJob, which takes a while, and defines two classes that record their class, queue and args.
+def load_active_job
+  require "active_job"
+  ActiveJob::Base.queue_adapter = :sidekiq
+  ActiveJob::Base.logger = Logger.new(IO::NULL)
+  welcome = Class.new(ActiveJob::Base) do
+    queue_as :active
+
+    def perform(*args)
+      Sidekiq.redis { |redis| redis.rpush("ran", JSON.generate(["ruby", [self.class.name, queue_name, *args], job_id])) }
+    end
+  end
+  Object.const_set(:Welcome, welcome)
+  Object.const_set(:Goodbye, Class.new(welcome))
+end
+
+load_active_job if ARGV.include?("active")
+
 if ARGV[0] == "work"
   require "sidekiq/cli"
   require "sidekiq/launcher"
@@ -93,6 +111,9 @@ if ARGV[0] == "work"
     config.concurrency = 5
     Sidekiq::Launcher.new(config).run
   end
+  # The first heartbeat, which a thread sends, makes the process visible.
+  visible = -> { Sidekiq.redis { |c| c.smembers("processes") }.any? { |name| name.split(":")[1] == Process.pid.to_s } }
+  sleep 0.01 until visible.call
   puts "ready"
   $stdin.read
   exit!

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use duly::admin::{AuditEntry, AuditOutcome};
 use duly::job::Due;
 use duly::store::Node;
 use duly::store::{AttemptEnd, Claim, JobStore};
@@ -38,21 +39,26 @@ async fn full_server_allows_claims_and_rejects_pushes(binary: Binary) {
         let error = duly.push(push).await.expect_err("is rejected too");
         assert!(error.to_string().contains("memory is full"), "{error}");
     }
-    let ready = duly.list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
-    duly.remove(ready[0].job.id).await.expect("removes");
-    duly.reschedule(ready[1].job.id, Due::Now).await.expect("moves");
-    assert!(duly.pause_queue("default").await.expect("pauses") && duly.resume_queue("default").await.expect("resumes"));
+    let ready = duly.jobs().list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
+    duly.jobs().remove(ready[0].job.id).await.expect("removes");
+    duly.jobs().reschedule(ready[1].job.id, Due::Now).await.expect("moves");
+    assert!(
+        duly.queues().pause("default").await.expect("pauses")
+            && duly.queues().resume("default").await.expect("resumes")
+    );
     fill(&server);
     let other = open(":memory:").await;
     other.push(Push::new("large", "{}")).await.expect("pushes");
     let error = other.transfer_to(&duly).run().await.expect_err("is rejected as well");
     assert!(error.to_string().starts_with("transfer_in: "), "names the operation: {error}");
+    let entry = AuditEntry::new("ada", "jobs.remove", AuditOutcome::Done);
+    duly.audit().add(entry).await.expect("removes are recorded");
     settle_in_every_way(&duly).await;
     fill(&server);
 
     // A process that starts now, to work the jobs off.
     let fresh = open(server.url()).await;
-    let ready_count = fresh.counts().await.expect("counts")[0].ready;
+    let ready_count = fresh.queues().counts().await.expect("counts")[0].ready;
     // Also in an unregistered queue.
     let worker = fresh.worker().queue("default", 10).queue("new", 1).on_kind("large", |_| async {});
     let summary = worker.drain().await;
@@ -60,7 +66,7 @@ async fn full_server_allows_claims_and_rejects_pushes(binary: Binary) {
     duly.push(large()).await.expect("there is room again");
 }
 
-/// Fills the remaining memory: the server frees and uses some by itself.
+/// Fills the remaining memory: the server frees and uses some on its own.
 fn fill(server: &Server) {
     let piece = "x".repeat(50_000);
     let full = (0..1_000)

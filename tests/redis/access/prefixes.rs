@@ -12,20 +12,20 @@ async fn apps_with_their_own_prefix_do_not_see_each_other(url: &str) {
     assert_eq!(push(&one, 1).await.expect("pushes"), PushResult::New(id));
     assert_eq!(push(&other, 2).await.expect("pushes"), PushResult::New(id), "neither id nor unique key exists here");
     one.push(Push::new("note", "3").queue("only-here")).await.expect("pushes");
-    one.pause_queue("default").await.expect("pauses");
+    one.queues().pause("default").await.expect("pauses");
 
-    assert_eq!(other.counts().await.expect("counts").len(), 1);
+    assert_eq!(other.queues().counts().await.expect("counts").len(), 1);
     let args = |record: Option<duly::JobRecord>| record.map(|record| record.job.args);
-    assert_eq!(args(one.get(id).await.expect("a reply")).as_deref(), Some("1"));
+    assert_eq!(args(one.jobs().get(id).await.expect("a reply")).as_deref(), Some("1"));
     let worker = other.worker().queue("default", 1).queue("only-here", 1).on_kind("note", |_| async {});
     assert_eq!(
         worker.drain().await.expect("drains").acked,
         1,
         "the pause and the other queue belong to the other prefix"
     );
-    other.remove(id).await.expect("its own, which is done");
-    assert_eq!(args(one.get(id).await.expect("a reply")).as_deref(), Some("1"));
-    assert_eq!(one.counts().await.expect("counts").iter().map(|queue| queue.ready).sum::<u64>(), 2);
+    other.jobs().remove(id).await.expect("its own, which is done");
+    assert_eq!(args(one.jobs().get(id).await.expect("a reply")).as_deref(), Some("1"));
+    assert_eq!(one.queues().counts().await.expect("counts").iter().map(|queue| queue.ready).sum::<u64>(), 2);
 }
 
 #[tokio::test]

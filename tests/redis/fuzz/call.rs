@@ -98,14 +98,18 @@ impl Client<'_> {
             "settle_others" => settles::settle_others(&mut self, &node, &mut args),
             "claim" => self.claim(&node, &mut args),
             "take_back" => self.take_back(&node, &mut args),
-            "leave_idle" | "leave" => args.add_all([CHANNEL, &node]),
-            "heartbeat" => args.add_all([&node, &LEASE.to_string(), "{}", &(LEASE / 3).to_string()]),
+            "leave" => args.add_all([CHANNEL, &node]),
+            "leave_idle" => args.add_all([CHANNEL, &node, &LEASE.to_string()]),
+            "heartbeat" => {
+                args.add_all([&node, &LEASE.to_string(), &format!("{LEASE:016}{{}}"), &(LEASE / 3).to_string()])
+            }
             "list_held" => args.add_all([if self.rng.bool() { &node } else { "" }, &self.cursor().to_string()]),
             "set_paused" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
             "prune" => self.prune(&mut args),
             "get" => args.add_all([self.job()]),
             "record_progress" => settles::record_progress(&mut self, &node, &mut args),
             "edit" => self.edit(&mut args),
+            "remove_queue" => args.add_all([self.rng.u8(..2).to_string()]),
             "set_capacity" => self.set_capacity(&mut args),
             "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
             "dead_groups" => {}
@@ -113,6 +117,11 @@ impl Client<'_> {
             "completed_among" => args.add_all([self.job(), self.job()]),
             "list_by_index" => self.list_by_index(&mut args),
             "remove" => self.remove(&mut args),
+            "set_alone" => {
+                let fence = format!("{:016}", self.now - self.rng.i64(..LEASE));
+                args.add(&node).add(self.job()).add(fence).number(self.rng.u8(..2)).end()
+            }
+            "cancel" => args.add(CHANNEL).add(self.job()).number(LEASE).end(),
             "reschedule" => self.reschedule(&mut args),
             "set_transfer_mark" => {
                 node = transfers::transfer_node(&mut self, &node);
@@ -186,9 +195,10 @@ impl Client<'_> {
 
     fn claim(&mut self, node: &str, args: &mut Args) {
         args.add(CHANNEL).add(node).number(self.amount(1_000)).number(self.amount(1_000)).number(LEASE);
-        args.number(self.rng.u8(..2));
-        let kinds: &[&str] =
-            [&[][..], &["kind"], &["other", "kind"], &["kin", "kindly"], &["kind", "kind"], &[""]][self.rng.usize(..6)];
+        args.number(self.rng.u8(..2)).add(["", "0", "60", "300"][self.rng.usize(..4)]);
+        let kinds: [&[&str]; 7] =
+            [&[], &["kind"], &["other", "kind"], &["kin", "kindly"], &["kind", "kind"], &[""], &["\0kind"]];
+        let kinds = kinds[self.rng.usize(..7)];
         args.add_all(kinds);
     }
 
@@ -213,7 +223,7 @@ impl Client<'_> {
 
     /// Returns the state that a bulk change expects, or any.
     fn expected(&mut self) -> &'static str {
-        ["", "", "s", "r", "d", "b"][self.rng.usize(..6)]
+        ["", "", "s", "r", "d", "b", "c"][self.rng.usize(..7)]
     }
 
     /// Changes a record to another priority and args; sometimes with an outdated expectation.
@@ -251,10 +261,11 @@ impl Client<'_> {
     /// Lists a page of one state, from its start or after a position.
     fn list(&mut self, args: &mut Args) {
         let state = self.state;
-        let (kind, after) = match self.rng.u8(..4) {
+        let (kind, after) = match self.rng.u8(..5) {
             0 => ("scheduled", self.rng.choice(state.due.keys())),
             1 => ("done", self.rng.choice(state.done.keys())),
             2 => ("dead", self.rng.choice(state.dead.keys())),
+            3 => ("cancelled", self.rng.choice(state.cancelled.keys())),
             _ => ("ready", self.rng.choice(&state.ready[2])),
         };
         let after = match self.rng.u8(..3) {

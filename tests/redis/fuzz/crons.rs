@@ -68,8 +68,12 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
         }
         "crons" => args.add(if client.rng.bool() { &name } else { "" }).number(client.cursor()).end(),
         "due_crons" => {
-            args.number(client.amount(500));
+            args.number(client.amount(500)).number(client.rng.u32(..3));
             (0..client.rng.usize(..4)).for_each(|_| args.add(self::name(client.rng)).end());
+        }
+        "confirm_ticks" => {
+            let planned_at = client.state.conf.get(&b"planned_at"[..]).cloned();
+            args.add(planned_at.unwrap_or_else(|| NONE.into())).end();
         }
         "fire_crons" => fire(client, args),
         "repair_tick" => {

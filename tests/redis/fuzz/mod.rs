@@ -149,7 +149,7 @@ impl<'s> Fuzz<'s> {
     fn subscribe(&self, nodes: &[String]) -> servers::Client {
         let mut subscriber = self.server.client().expect("connects");
         for node in nodes {
-            let channel = format!("{}{node}:{}", pushes::JOBS, pushes::SUBSCRIBED_KIND);
+            let channel = format!("{}{node}:{}", pushes::DELIVERY, pushes::SUBSCRIBED_KIND);
             subscriber.send_command(&["SSUBSCRIBE", &channel]).expect("subscribes");
         }
         subscriber

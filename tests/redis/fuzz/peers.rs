@@ -11,13 +11,15 @@ use super::state::State;
 pub const LOCKS: &[&str] = &["l", "lo", "l:1", "l 2"];
 const METHODS: &[&str] = &["ping", "pin", "cache.flush"];
 const CONNECTIONS: &[&str] = &["one", "two", "three"];
+/// How long a hold lasts. Some holds end later: they were extended while the clock was ahead.
+pub const HOLD: i64 = 2 * SECOND;
 /// Waiters of most locks, and of the few with more than a script examines.
 const WAITERS_MAX: usize = 6;
 const CROWD: usize = 130;
 const CROWD_ONE_IN: usize = 60;
 
 pub fn hold(ends: i64, fence: i64, node: &str, owner: &str) -> Bytes {
-    format!("{ends:016}{fence:016}{NOW:016}{node}{owner}note").into_bytes()
+    format!("{ends:016}{fence:016}{NOW:016}{node}{owner}{HOLD:016}note").into_bytes()
 }
 
 pub fn waiter(name: &str, turn: i64, owner: &str, node: &str, slots: usize) -> Bytes {
@@ -32,7 +34,7 @@ pub fn sound(rng: &mut Rng, state: &mut State, world: &World) {
         if rng.u8(..5) > 0 {
             state.presence.insert(name.clone(), ends);
             if rng.u8(..3) > 0 {
-                state.peers.insert(name.clone(), format!("{NOW:016}{{}}\n{}\n", pick(rng, METHODS)).into());
+                state.peers.insert(name.clone(), format!("{NOW:016}{LEASE:016}{{}}\n{}\n", pick(rng, METHODS)).into());
             }
         }
         if rng.bool() {
@@ -113,7 +115,7 @@ impl Client<'_> {
         match script {
             "lock" => self.lock(node, args),
             "unlock" => self.unlock(args),
-            "break_lock" => args.add(self.lock_name()).end(),
+            "break_lock" => self.break_lock(args),
             "extend_locks" => self.extend_locks(args),
             "locks" if self.rng.bool() => args.add("one").add(self.lock_name()).end(),
             "locks" => args.add("all").number(self.cursor()).end(),
@@ -141,7 +143,7 @@ impl Client<'_> {
             "add_kind_stats" => {
                 args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end()
             }
-            "add_audit_entry" => args.number(3).add("{}").end(),
+            "add_audit_entry" => args.number(2).number(3).add("a").add(r#"{"actor":"a"}"#).end(),
             "audit_entries" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,
         }
@@ -179,8 +181,9 @@ impl Client<'_> {
 
     fn lock(&mut self, node: &str, args: &mut Args) {
         let name = self.lock_name();
-        args.add(name).number(self.slots()).number(self.rng.i64(1..4 * LEASE));
-        args.add(format!("{node}{}note", self.owner_in(name)));
+        args.add(name).number(self.slots());
+        let ttl = self.rng.i64(1..4 * LEASE);
+        args.number(ttl).add(format!("{node}{}{ttl:016}note", self.owner_in(name)));
         args.add(if self.rng.bool() { LEASE.to_string() } else { String::new() });
     }
 
@@ -188,6 +191,12 @@ impl Client<'_> {
         let name = self.lock_name();
         args.add(name).number(self.slots()).add(self.owner_in(name));
         args.add(if self.rng.u8(..3) > 0 { "" } else { "1" });
+    }
+
+    fn break_lock(&mut self, args: &mut Args) {
+        let name = self.lock_name();
+        let owner = if self.rng.bool() { String::new() } else { self.owner_in(name) };
+        args.add(name).add(owner).end();
     }
 
     fn extend_locks(&mut self, args: &mut Args) {
@@ -198,7 +207,7 @@ impl Client<'_> {
     }
 
     fn announce(&mut self, node: &str, args: &mut Args) {
-        args.add(node).number(LEASE).add(format!("{{}}\n{}\n", pick(self.rng, METHODS)));
+        args.add(node).number(LEASE).add(format!("{LEASE:016}{{}}\n{}\n", pick(self.rng, METHODS)));
         let locks = self.rng.usize(..=LOCKS.len());
         args.number(locks).add_all(&LOCKS[..locks]);
         for _ in 0..self.rng.usize(..3) {

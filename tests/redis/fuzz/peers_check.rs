@@ -15,17 +15,19 @@ struct Hold<'h> {
     ends: i64,
     fence: i64,
     owner: &'h [u8],
-    /// All but its end.
-    rest: &'h [u8],
+    /// All but its end and how long it lasts.
+    rest: [&'h [u8]; 2],
+    ttl: i64,
 }
 
 fn read(hold: &[u8]) -> Hold<'_> {
-    let rest = hold.get(16..).unwrap_or_default();
+    let rest = [hold.get(16..120).unwrap_or_default(), hold.get(136..).unwrap_or_default()];
     Hold {
         ends: number(hold.get(..16)),
         fence: number(hold.get(16..32)),
         owner: hold.get(84..120).unwrap_or_default(),
         rest,
+        ttl: number(hold.get(120..136)),
     }
 }
 
@@ -110,7 +112,7 @@ fn requested_lock(call: &Call) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// A hold that has not expired ends only by its owner's request, or by breaking the lock.
+/// A hold that has not expired, and is not too long, ends only by its owner's request, or by breaking the lock.
 fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
     let is_requested = |name: &[u8], owner: &[u8]| requested_lock(call) == Some((name, owner));
     for (field, value) in &before.locks {
@@ -119,6 +121,11 @@ fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
             continue;
         }
         let is_extended = current.is_some_and(|current| read(current).rest == hold.rest);
+        // It was extended while the clock was ahead, or the call uses the server's clock, which is behind.
+        let is_too_long = hold.ttl > 0 && (hold.ends > call.now + hold.ttl || call.args[0].is_empty());
+        if is_too_long && is_extended && current.is_some_and(|current| read(current).ends < hold.ends) {
+            continue;
+        }
         let allowed = match call.script.as_str() {
             "lock" => is_extended && is_requested(name.as_bytes(), hold.owner),
             "extend_locks" => {
@@ -128,7 +135,10 @@ fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
             "unlock" => {
                 current.is_none() && call.arg("only_wait").is_empty() && is_requested(name.as_bytes(), hold.owner)
             }
-            "break_lock" => current.is_none() && call.arg("name") == name.as_bytes(),
+            "break_lock" => {
+                let is_broken = call.arg("owner").is_empty() || call.arg("owner") == hold.owner;
+                current.is_none() && call.arg("name") == name.as_bytes() && is_broken
+            }
             _ => false,
         };
         if !allowed {

@@ -7,7 +7,7 @@ use super::random_state::{self, LEASE};
 use super::record_text::{self, Bytes};
 
 /// The channel of deliveries, and the kind for which nodes are subscribed.
-pub const JOBS: &str = "{q}:job:";
+pub const DELIVERY: &str = "{q}:delivery:";
 pub const SUBSCRIBED_KIND: &str = "subscribed";
 
 /// More than a script passes to one command.
@@ -31,7 +31,7 @@ pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
 /// One job with a new id, for an idle node.
 pub fn one(client: &mut Client<'_>, args: &mut Args) {
     let (id, priority) = (random_state::id(client.rng), client.rng.u8(..4));
-    args.add_all([CHANNEL, JOBS]);
+    args.add_all([CHANNEL, DELIVERY]);
     args.number(priority).add(&id).add(record_text::record(priority, "", "{}")).number(2);
     args.add(if client.rng.u8(..4) > 0 { SUBSCRIBED_KIND } else { "other" });
 }

@@ -73,10 +73,10 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
     }
     add_nodes(rng, &mut state, world);
     // A crowd has mostly equal jobs: only its size matters.
-    let crowd = (rng.usize(..CROWD_ONE_IN) == 0).then(|| rng.u8(..5));
+    let crowd = (rng.usize(..CROWD_ONE_IN) == 0).then(|| rng.u8(..6));
     let jobs = if crowd.is_some() { CROWD } else { rng.usize(..JOBS_MAX) };
     for _ in 0..jobs {
-        let position = crowd.filter(|_| rng.u8(..20) > 0).unwrap_or_else(|| rng.u8(..5));
+        let position = crowd.filter(|_| rng.u8(..20) > 0).unwrap_or_else(|| rng.u8(..6));
         let position = if calm { position.max(RUNNING) } else { position };
         job(rng, &mut state, world, position, fence);
     }
@@ -142,8 +142,10 @@ fn add_nodes(rng: &mut Rng, state: &mut State, world: &World) {
         let name = Bytes::from(node.as_str());
         let ends = if rng.u8(..5) == 0 { 0 } else { moment(rng, NOW) };
         state.lease.insert(name.clone(), ends);
-        state.since.insert(name.clone(), NOW - rng.i64(0..3 * LEASE));
-        state.nodes.insert(name.clone(), format!("{NOW:016}{{}}").into());
+        // A time that is still to come was recorded while the clock was ahead.
+        state.since.insert(name.clone(), NOW - rng.i64(-LEASE..3 * LEASE));
+        let info = if rng.u8(..4) == 0 { String::new() } else { "{}".to_owned() };
+        state.nodes.insert(name.clone(), format!("{NOW:016}{LEASE:016}{info}").into());
         if rng.bool() {
             state.idle.insert(name, moment(rng, NOW));
         }
@@ -154,8 +156,8 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
     let (id, priority) = (id(rng), rng.u8(..4));
     let key = world.keys[rng.usize(..world.keys.len())].clone();
     let key = if rng.u8(..3) == 0 { key } else { String::new() };
-    let dead = position == 4;
-    let meta = (dead || rng.u8(..3) == 0).then(|| random_meta(rng));
+    let has_died = position >= 4;
+    let meta = (has_died || rng.u8(..3) == 0).then(|| random_meta(rng));
     let finished = position >= 3;
     if !key.is_empty() && !finished && state.unique.contains_key(key.as_bytes()) {
         // There cannot be another unfinished job with this key.
@@ -192,9 +194,18 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
         RUNNING => {
             let node = &world.nodes[rng.usize(..world.nodes.len())];
             let flag = record_text::flag(priority, meta.is_some());
-            state.held.insert(id.clone(), record_text::held_value(node, fence - rng.i64(0..SECOND), flag));
+            let value = record_text::held_value(node, fence - rng.i64(0..SECOND), flag);
+            let mark = if rng.u8(..4) == 0 { format!("{LEASE:016}") } else { String::new() };
+            match rng.u8(..4) {
+                _ if mark.is_empty() => {}
+                0 => drop(state.conf.insert(format!("cancel_scan:{node}").into(), "0".into())),
+                1 => {}
+                _ => drop(state.conf.insert(format!("cancelled:{node}").into(), id.clone())),
+            }
+            state.held.insert(id.clone(), [value.as_ref(), mark.as_bytes()].concat());
         }
         3 => drop(state.done.insert(id.clone(), moment(rng, NOW))),
+        5 => drop(state.cancelled.insert(id.clone(), moment(rng, NOW))),
         _ => drop(state.dead.insert(id.clone(), moment(rng, NOW))),
     }
     if rng.u8(..6) == 0 {

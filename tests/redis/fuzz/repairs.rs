@@ -29,9 +29,10 @@ pub fn repair(client: &mut Client<'_>, args: &mut Args) {
         _ if due.is_some() => "scheduled",
         _ if is_in(&Position::Dead) => "dead",
         _ if is_in(&Position::Done) => "done",
+        _ if is_in(&Position::Cancelled) => "cancelled",
         _ => "ready",
     };
-    let until = state.dead.get(&id).or(state.done.get(&id)).copied();
+    let until = state.dead.get(&id).or(state.done.get(&id)).or(state.cancelled.get(&id)).copied();
     args.add(&id);
     args.add(state.meta.get(&id).cloned().unwrap_or_default());
     args.add(state.held.get(&id).cloned().unwrap_or_default());

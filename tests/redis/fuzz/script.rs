@@ -15,7 +15,7 @@ const READY: &[&str] = &["ready:critical", "ready:high", "ready:normal", "ready:
 const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
-for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN '
+for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSTRLEN HSCAN '
   .. 'HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
   .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK '
   .. 'ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER '

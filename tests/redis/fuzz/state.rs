@@ -27,6 +27,7 @@ pub struct State {
     pub due: Scores,
     pub done: Scores,
     pub dead: Scores,
+    pub cancelled: Scores,
     pub lease: Scores,
     pub since: Scores,
     pub idle: Scores,
@@ -44,7 +45,9 @@ pub struct State {
     pub connections: Hash,
     pub tokens: Hash,
     pub kinds: Hash,
-    pub audit: Vec<Bytes>,
+    pub audit: Scores,
+    pub audit_actors: Scores,
+    pub audit_counts: Scores,
     pub lock_waiters: Scores,
     pub presence: Scores,
 }
@@ -57,11 +60,12 @@ pub enum Position {
     Held(String),
     Done,
     Dead,
+    Cancelled,
 }
 
 impl Position {
     pub fn is_unfinished(&self) -> bool {
-        !matches!(self, Position::Done | Position::Dead)
+        !matches!(self, Position::Done | Position::Dead | Position::Cancelled)
     }
 }
 
@@ -103,11 +107,12 @@ impl State {
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 11] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 15] {
         [
             ("scheduled", &mut self.due),
             ("done", &mut self.done),
             ("dead", &mut self.dead),
+            ("cancelled", &mut self.cancelled),
             ("lease", &mut self.lease),
             ("since", &mut self.since),
             ("idle", &mut self.idle),
@@ -116,18 +121,15 @@ impl State {
             ("deferred", &mut self.deferred),
             ("lock_waiters", &mut self.lock_waiters),
             ("presence", &mut self.presence),
+            ("audit", &mut self.audit),
+            ("audit_actors", &mut self.audit_actors),
+            ("audit_counts", &mut self.audit_counts),
         ]
     }
 
-    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 5] {
+    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 4] {
         let [critical, high, normal, low] = &mut self.ready;
-        [
-            ("ready:critical", critical),
-            ("ready:high", high),
-            ("ready:normal", normal),
-            ("ready:low", low),
-            ("audit", &mut self.audit),
-        ]
+        [("ready:critical", critical), ("ready:high", high), ("ready:normal", normal), ("ready:low", low)]
     }
 
     fn sets(&mut self) -> [(&'static str, &mut Set); 4] {
@@ -247,6 +249,7 @@ impl State {
         self.held.iter().for_each(|(id, value)| put(id, Position::Held(record_text::read_held(value).0)));
         self.done.keys().for_each(|id| put(id, Position::Done));
         self.dead.keys().for_each(|id| put(id, Position::Dead));
+        self.cancelled.keys().for_each(|id| put(id, Position::Cancelled));
         positions
     }
 }

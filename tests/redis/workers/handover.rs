@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use duly::store::Node;
 use duly::store::{Claim, JobStore};
-use duly::{Duly, Event, JobId, Push, RunSummary, State};
+use duly::worker::{Event, RunSummary};
+use duly::{Duly, JobId, Push, State};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -105,9 +106,9 @@ async fn jobs_of_a_disconnected_worker_start_elsewhere(binary: Binary) {
     assert_eq!(started, ids);
     assert!(elapsed < ALLOWED, "elapsed {elapsed:?}");
     assert!(elapsed >= LEASE / 3, "not before its lease was over: {elapsed:?}");
-    until("all are done", async || near.counts().await.expect("counts")[0].done == JOBS as u64).await;
+    until("all are done", async || near.queues().counts().await.expect("counts")[0].done == JOBS as u64).await;
     for id in ids {
-        let record = near.get(id).await.expect("a reply").expect("is there");
+        let record = near.jobs().get(id).await.expect("a reply").expect("is there");
         assert_eq!((record.state, record.crashes, record.attempts), (State::Done, 1, 0));
     }
     assert_eq!(survivor.end().await.acked, JOBS as u64);
@@ -116,7 +117,7 @@ async fn jobs_of_a_disconnected_worker_start_elsewhere(binary: Binary) {
     proxy.accept();
     let summary = cut_off.end().await;
     assert_eq!((summary.acked, summary.released), (0, 0), "{summary:?}");
-    assert_eq!(near.counts().await.expect("counts")[0].done, JOBS as u64);
+    assert_eq!(near.queues().counts().await.expect("counts")[0].done, JOBS as u64);
 }
 
 #[tokio::test]
@@ -145,7 +146,7 @@ async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
 
     let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
     assert_eq!(busy.wait_for_starts(1).await.0, [first]);
-    let keys = ["duly:queue:{default}:running", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
+    let keys = ["duly:queue:{default}:running", "duly:queue:{default}:job", "duly:queue:{default}:delivery:"];
     assert_eq!(
         server.send_command(&["EVAL", DELIVER_AGAIN, "2", keys[0], keys[1], keys[2]]).text(),
         "1",
@@ -192,7 +193,7 @@ async fn stopped_worker_hands_its_jobs_over_at_once(location: Location) {
     assert_eq!(started, ids);
     assert!(last - stopped < ALLOWED, "elapsed {:?}", last - stopped);
     assert_eq!(successor.end().await.acked, JOBS as u64);
-    let record = one.get(ids[0]).await.expect("a reply").expect("is there");
+    let record = one.jobs().get(ids[0]).await.expect("a reply").expect("is there");
     assert_eq!((record.attempts, record.crashes), (0, 0), "neither an attempt nor a crash");
 }
 

@@ -8,7 +8,8 @@ use duly::admin::HistoryQuery;
 use duly::bounds::ARGS_BYTES_MAX;
 use duly::store::Node;
 use duly::store::{Claim, JobStore};
-use duly::{Ctx, Event, Filter, Priority, Push, State};
+use duly::worker::Event;
+use duly::{Ctx, Filter, Priority, Push, State};
 use test_support::until;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -61,9 +62,9 @@ async fn args_survive_byte_for_byte(location: Location) {
     ];
     let ids = duly.push_all(args.map(|args| Push::new("note", args))).await.expect("pushes");
     for (pushed, args) in ids.iter().zip(args) {
-        assert_eq!(duly.get(pushed.id()).await.expect("a reply").expect("is there").job.args, args);
+        assert_eq!(duly.jobs().get(pushed.id()).await.expect("a reply").expect("is there").job.args, args);
     }
-    let listed = duly.list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
+    let listed = duly.jobs().list(Filter::all().state(State::Ready)).await.expect("lists").jobs;
     assert!(listed.iter().map(|record| &record.job.args).eq(args), "as pushed, in order");
     // Through a retry, since the store keeps changing fields apart from pushed ones.
     let recorded = RecordedArgs::default();
@@ -150,7 +151,7 @@ async fn retries_and_burials_keep_their_errors(location: Location) {
         .on_kind("fails", |ctx: Ctx| async move { Err::<(), _>(format!("oh {} ü", ctx.attempt())) });
     let summary = worker.drain().await.expect("drains");
     assert_eq!((summary.retried, summary.buried), (2, 1));
-    let record = duly.get(id).await.expect("a reply").expect("is there");
+    let record = duly.jobs().get(id).await.expect("a reply").expect("is there");
     let errors: Vec<(u32, &str)> = record.failures.iter().map(|f| (f.attempt, f.error.as_str())).collect();
     assert_eq!((record.state, record.attempts), (State::Dead, 3));
     assert_eq!(errors, [(1, "oh 1 ü"), (2, "oh 2 ü"), (3, "oh 3 ü")]);
@@ -168,14 +169,14 @@ async fn counts_work_without_history(location: Location) {
     }
     off.push_all((0..10).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
     off.worker().on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");
-    assert!(on.history(HistoryQuery::default()).await.expect("a report").points.is_empty());
+    assert!(on.queues().history(HistoryQuery::default()).await.expect("a report").points.is_empty());
     on.push(Push::new("note", "1")).await.expect("pushes");
     assert_eq!(
-        off.history(HistoryQuery::default()).await.expect("a report").total().pushed,
+        off.queues().history(HistoryQuery::default()).await.expect("a report").total().pushed,
         1,
         "other handles may keep a history"
     );
-    let counts = &on.counts().await.expect("counts")[0];
+    let counts = &on.queues().counts().await.expect("counts")[0];
     assert_eq!(counts.bytes, counts.ready + counts.scheduled);
     assert!(on.verify().await.expect("verifies").violations.is_empty());
 }
@@ -189,7 +190,8 @@ async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     store.heartbeat(&dead).await.expect("sends a heartbeat");
     let claim = Claim::new("default", 1);
     assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
-    let is_alive = async || duly.nodes().await.expect("a reply").iter().any(|node| node.id == dead.id && node.alive);
+    let is_alive =
+        async || duly.nodes().list().await.expect("a reply").iter().any(|node| node.id == dead.id && node.alive);
     until("its lease expires", async || !is_alive().await).await;
     let recorded = RecordedArgs::default();
     let summary = duly.worker().on_kind("note", record_args(&recorded, 0)).drain().await.expect("drains");

@@ -1,4 +1,4 @@
-//! Partially applied requests: a client that is told that nothing was changed would repeat them, and apply them twice.
+//! Partially applied requests: a client that learned that nothing was changed would repeat them, and apply them twice.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn push_to_two_queues_with_one_failing_is_partial(location: Location) {
     let error = error.expect_err("the key has the wrong type");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
     assert!(format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
-    let counts = duly.counts().await.expect("counts");
+    let counts = duly.queues().counts().await.expect("counts");
     assert_eq!(counts.iter().find(|counts| counts.queue == "other").map(|counts| counts.ready), Some(1));
     let error = duly.push(Push::new("mail", "3")).await.expect_err("nothing is inserted");
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
@@ -37,20 +37,20 @@ async fn push_to_two_queues_with_one_failing_is_partial(location: Location) {
 
 async fn push_to_two_queues_with_one_full_is_partial(location: Location) {
     let duly = open(location.url.clone()).await;
-    duly.set_capacity("full", Capacity::unlimited().jobs(0)).await.expect("sets");
+    duly.queues().set_capacity("full", Capacity::unlimited().jobs(0)).await.expect("sets");
     let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
     let error = error.expect_err("there is no room");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("queue full is full"), "{error:?}");
     let error = duly.push_all([Push::new("mail", "3").queue("full"), Push::new("mail", "4")]).await;
     assert!(matches!(error, Err(Error::Full { .. })), "{error:?}");
-    let ready = duly.counts().await.expect("counts").iter().map(|counts| counts.ready).sum::<u64>();
+    let ready = duly.queues().counts().await.expect("counts").iter().map(|counts| counts.ready).sum::<u64>();
     assert_eq!(ready, 1);
 }
 
 /// The history key has the wrong type: counting fails, but the job is inserted.
 async fn partially_applied_push_is_unknown(location: Location) {
     let duly = open(location.url.clone()).await;
-    let (history, ready) = (location.key("history"), async || duly.counts().await.expect("counts")[0].ready);
+    let (history, ready) = (location.key("history"), async || duly.queues().counts().await.expect("counts")[0].ready);
     for _ in 0..TRIES {
         location.send("DEL", &history, &[]);
         // After this push, duly assumes for a second that there is no idle node and no capacity, and uses a
@@ -83,7 +83,7 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
     location.send("SET", &location.key("failures"), &[b"not a hash"]);
     let error = store.settle(node.id, attempt_ends()).await.expect_err("one of them cannot be recorded");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
-    assert!(duly.get(held[0].job.id).await.expect("a reply").is_none(), "the other one is");
+    assert!(duly.jobs().get(held[0].job.id).await.expect("a reply").is_none(), "the other one is");
     location.send("DEL", &location.key("running"), &[]);
     location.send("SET", &location.key("running"), &[b"not a hash"]);
     let error = store.settle(node.id, attempt_ends()).await.expect_err("neither can be recorded");
@@ -101,5 +101,5 @@ async fn push_with_lost_reply_before_an_outage_is_unknown() {
     proxy.drop_reply("lost_reply");
     let error = far.push(Push::new("lost_reply", "2")).await.expect_err("no reply");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-    assert_eq!(near.counts().await.expect("counts")[0].ready, 2);
+    assert_eq!(near.queues().counts().await.expect("counts")[0].ready, 2);
 }

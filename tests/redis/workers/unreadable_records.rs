@@ -1,11 +1,12 @@
-//! Unexpected records: of a newer format, or missing.
+//! Unexpected records: a newer format, or missing.
 
 use std::sync::{Arc, Mutex};
 
 use duly::job::Due;
 use duly::store::Node;
-use duly::store::{AttemptEnd, Claim, JobStore};
-use duly::{Ctx, Event, Outcome, Priority, Push, State};
+use duly::store::{AttemptEnd, Claim, CronStore, JobStore};
+use duly::worker::Event;
+use duly::{Ctx, Outcome, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -18,12 +19,13 @@ on_each![
     ready_entries_without_a_record_are_dropped,
     job_with_deleted_failures_runs_once,
     dead_node_with_wrong_count_causes_no_busy_loop,
+    unreadable_due_rules_do_not_starve_the_others,
 ];
 
 /// A newer duly runs at the same time: records that only it can read wait for it, whatever handlers there are.
 async fn record_of_a_newer_format_is_released(location: Location) {
     let duly = open(&location.url).await;
-    duly.pause_queue("default").await.expect("pauses");
+    duly.queues().pause("default").await.expect("pauses");
     let push = |priority| Push::new("note", format!("\"{priority}\"")).priority(priority).unique(priority.to_string());
     let ids = duly.push_all(Priority::ALL.map(push)).await.expect("pushes");
     let job = location.key("job");
@@ -50,21 +52,21 @@ async fn record_of_a_newer_format_is_released(location: Location) {
             }
         });
     let run = tokio::spawn(worker.run_until(stop.clone()));
-    duly.resume_queue("default").await.expect("resumes");
+    duly.queues().resume("default").await.expect("resumes");
     for _ in &ids {
         let outcome = tokio::time::timeout(LONG, outcomes.recv()).await.expect("in time").expect("works");
         assert_eq!(outcome, "release");
     }
     assert!(recorded.lock().expect("no thread panics while holding it").is_empty(), "no handler has recorded them");
     for (pushed, (id, record, newer)) in ids.iter().zip(&records) {
-        let found = duly.get(pushed.id()).await.expect("a reply").expect("is there");
+        let found = duly.jobs().get(pushed.id()).await.expect("a reply").expect("is there");
         assert_eq!((found.state, found.attempts), (State::Scheduled, 0), "it waits, and no attempt was counted");
         assert_eq!(location.send("HGET", &job, &[id]), Reply::Text(newer.clone()), "nothing was changed");
         // The newer version would run it now; here the record becomes readable instead.
         location.send("HSET", &job, &[id, record]);
-        duly.reschedule(pushed.id(), Due::Now).await.expect("moves");
+        duly.jobs().reschedule(pushed.id(), Due::Now).await.expect("moves");
     }
-    until("all are done", async || duly.counts().await.expect("counts")[0].done == 4).await;
+    until("all are done", async || duly.queues().counts().await.expect("counts")[0].done == 4).await;
     let mut args = recorded.lock().expect("no thread panics while holding it").clone();
     args.sort();
     assert_eq!(args, ["\"critical\"", "\"high\"", "\"low\"", "\"normal\""]);
@@ -83,7 +85,7 @@ async fn ready_entries_without_a_record_are_dropped(location: Location) {
         let claim = Claim::new("default", 1_000);
         assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
     }
-    let counts = &duly.counts().await.expect("counts")[0];
+    let counts = &duly.queues().counts().await.expect("counts")[0];
     assert_eq!((counts.ready, counts.running), (0, 0));
     assert!(store.heartbeat(&node).await.expect("sends a heartbeat").held.is_empty(), "and nothing is counted as held");
     store.leave(node.id).await.expect("leaves");
@@ -94,7 +96,7 @@ async fn job_with_deleted_failures_runs_once(location: Location) {
     let duly = open(&location.url).await;
     for n in 0..2 {
         let id = duly.push(Push::new("note", "{}")).await.expect("pushes").id();
-        duly.reschedule(id, Due::Now).await.expect("moves");
+        duly.jobs().reschedule(id, Due::Now).await.expect("moves");
         // Deleted while it waits, then while it runs.
         let delete_meta = |location: &Location| drop(location.send("DEL", &location.key("meta"), &[]));
         if n == 0 {
@@ -110,7 +112,7 @@ async fn job_with_deleted_failures_runs_once(location: Location) {
         let held = if n == 0 { held } else { resynced };
         let end = AttemptEnd::from_held(&held, Outcome::Ack, held.job.keep);
         assert!(store.settle(node.id, vec![end]).await.expect("settles").is_empty(), "it is recorded");
-        assert_eq!(duly.get(id).await.expect("a reply").expect("is there").state, State::Done);
+        assert_eq!(duly.jobs().get(id).await.expect("a reply").expect("is there").state, State::Done);
         store.leave(node.id).await.expect("leaves");
     }
 }
@@ -147,4 +149,42 @@ async fn dead_node_with_wrong_count_causes_no_busy_loop(location: Location) {
     for node in [busy, searching] {
         store.leave(node.id).await.expect("leaves");
     }
+}
+
+/// More unreadable rules than a few requests return.
+const UNREADABLE_RULES: usize = 3_100;
+
+/// Rules that only a newer duly can read stay due. They delay neither due rules nor those whose job has ended.
+async fn unreadable_due_rules_do_not_starve_the_others(location: Location) {
+    let duly = open(&location.url).await;
+    let rule = async |name: String| duly.cron(name, "* * * * * *").push(Push::new("tick", "1")).await.expect("puts");
+    let (rules, ticks) = (location.key("cron"), location.key("ticks"));
+    rule("bad".to_owned()).await;
+    let names: Vec<String> = (0..UNREADABLE_RULES).map(|number| format!("bad {number}")).collect();
+    for names in names.chunks(500) {
+        let fields: Vec<&[u8]> = names.iter().flat_map(|name| [name.as_bytes(), b"9"]).collect();
+        location.send("HSET", &rules, &fields);
+        let scores: Vec<&[u8]> = names.iter().flat_map(|name| [b"1".as_slice(), name.as_bytes()]).collect();
+        location.send("ZADD", &ticks, &scores);
+    }
+    rule("good".to_owned()).await;
+    // The tick of this rule waits for a job that has ended: it is not due, and read because of its name.
+    rule("freed".to_owned()).await;
+    let Reply::Text(mut freed) = location.send("HGET", &rules, &[b"freed"]) else { panic!("no rule") };
+    freed[50] = b'1';
+    location.send("HSET", &rules, &[b"freed", &freed]);
+    location.send("ZADD", &ticks, &[b"9000000000000000", b"freed"]);
+    until("both are read", async || {
+        let due = duly.store().due_crons("default", &["freed".to_owned()]).await.expect("reads").rules;
+        ["good", "freed"].iter().all(|name| due.iter().any(|record| record.rule.name == *name))
+    })
+    .await;
+    let stop = CancellationToken::new();
+    let run = tokio::spawn(duly.worker().on_kind("tick", async |_: Ctx| {}).run_until(stop.clone()));
+    until("the readable rules fire", async || {
+        duly.crons().get("good").await.expect("reads").expect("is there").last.is_some()
+    })
+    .await;
+    stop.cancel();
+    run.await.expect("no panic").expect("works");
 }

@@ -28,6 +28,18 @@ async fn error_points_at_the_wrong_field() {
     is_refused(&site.post("/api/v1/nodes", json!({"queues": []})).await, 422, "/queues");
     is_refused(&site.post("/api/v1/nodes", json!({"queues": ["a"], "lease_ms": 1})).await, 422, "/lease_ms");
     is_refused(&site.post("/api/v1/jobs/actions", json!({"action": "remove"})).await, 422, "/filter");
+    for path in
+        ["jobs?limit", "audit?limit", "cron/preview?pattern=@daily&limit", "stats/history?minutes", "stats/kinds?hours"]
+    {
+        let name = path.rsplit(['?', '&']).next().expect("a name");
+        is_refused(&site.get(&format!("/api/v1/{path}=0")).await, 422, name);
+    }
+    let node = site.post("/api/v1/nodes", json!({"queues": ["a"]})).await.json()["id"].clone();
+    let node = node.as_str().expect("an id");
+    for fraction in [1.5, -0.1, 1e300] {
+        let body = json!({"id": node, "fence": 1, "fraction": fraction});
+        is_refused(&site.post(&format!("/api/v1/nodes/{node}/progress"), body).await, 422, "/fraction");
+    }
     let broken = site.send("POST", "/api/v1/jobs", &[("Content-Type", "application/json")], b"{").await;
     assert_eq!((broken.status, broken.code().as_str()), (400, "not_json"));
 }

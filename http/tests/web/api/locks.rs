@@ -16,6 +16,8 @@ pub async fn lock_is_extended_and_released_only_by_its_owner(site: Site) {
     let stranger = "01890000-0000-7000-8000-000000000000";
     let extend = async |owner: &str| site.json("PATCH", "/api/v1/locks/deploy", json!({"owner": owner})).await.status;
     assert_eq!((extend(&owner).await, extend(stranger).await), (204, 409));
+    let lost = site.json("PATCH", "/api/v1/locks/deploy", json!({"owner": stranger})).await;
+    assert_eq!((lost.code().as_str(), &lost.json()["conflict"]), ("conflict", &json!("lock_lost")));
     let release =
         async |owner: &str| site.send("DELETE", &format!("/api/v1/locks/deploy?owner={owner}"), &[], b"").await.status;
     assert_eq!((release(stranger).await, release(&owner).await, release(&owner).await), (409, 204, 409));
@@ -33,6 +35,13 @@ pub async fn every_slot_of_a_lock_is_extended_and_released(site: Site) {
     }
     slots.sort_unstable();
     assert_eq!((slots, take().await.status), (vec![1, 2], 409));
+    let broken = site.post("/api/v1/locks/gpu/break", json!({"owner": owners[0]})).await;
+    assert_eq!(broken.json()["broken"], 1, "only that hold: {}", broken.text());
+    let recorded = site.duly.audit().list(None, 1).await.expect("reads").remove(0).entry;
+    assert_eq!((recorded.target.as_deref(), recorded.filter), (Some("gpu"), Some(format!("owner={}", owners[0]))));
+    let left = site.get("/api/v1/locks/gpu").await.json();
+    assert_eq!((left["locks"].as_array().map(Vec::len), &left["locks"][0]["owner"]), (Some(1), &json!(owners[1])));
+    owners[0] = take().await.json()["owner"].as_str().expect("an owner").to_owned();
     for owner in &owners {
         let extended = site.json("PATCH", "/api/v1/locks/gpu", json!({"owner": owner, "ttl_ms": 60_000})).await;
         assert_eq!(extended.status, 204, "{}", extended.text());

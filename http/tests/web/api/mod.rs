@@ -1,11 +1,16 @@
 //! The API: requests over sockets, on SQLite and on Redis.
+mod audit;
 mod bad_requests;
+mod border;
 mod examples;
+mod hang_ups;
 mod jobs;
 mod locks;
 mod metrics;
 mod openapi;
+mod overload;
 mod random_requests;
+mod role_matrix;
 mod security;
 mod settings;
 mod streams;
@@ -65,11 +70,16 @@ on_every_store! {
         undelivered_job_is_released
         jobs_without_a_handler_are_deferred
         workers_with_different_kinds_share_a_queue
+        command_jobs_are_left_to_other_workers
         last_failed_attempt_buries
-        cancelled_job_ends_dead
+        cancelled_job_ends_with_its_attempt
         settle_with_oversized_result_or_delay_is_rejected
         stopping_server_releases_jobs_of_its_workers
         stopping_server_flushes_kind_statistics;
     security:
         tokens_have_roles_and_expire;
+    hang_ups:
+        changes_of_clients_that_hang_up_are_recorded;
+    role_matrix:
+        every_route_requires_its_role;
 }

@@ -17,7 +17,7 @@ async fn public_address_requires_a_token() {
     let duly = Duly::open(":memory:").await.expect("opens");
     let refused = Server::new(duly.clone()).listen(([0, 0, 0, 0], 0).into()).await.expect_err("refused");
     assert!(refused.to_string().contains("duly token create"), "{refused}");
-    duly.create_token("ada", Role::Viewer, None).await.expect("made");
+    duly.tokens().create("ada", Role::Viewer, None).await.expect("made");
     Server::new(duly).listen(([0, 0, 0, 0], 0).into()).await.expect("with one it listens");
 }
 
@@ -165,14 +165,14 @@ async fn expiry_of_the_last_token_does_not_open_the_server() {
     let site = Site::in_memory().await;
     assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
     let lasts = std::time::Duration::from_secs(1);
-    let secret = site.duly.create_token("short", Role::Admin, Some(lasts)).await.expect("made");
-    until("it ends", async || site.duly.tokens().await.expect("lists").is_empty()).await;
+    let secret = site.duly.tokens().create("short", Role::Admin, Some(lasts)).await.expect("made");
+    until("it ends", async || site.duly.tokens().list().await.expect("lists").is_empty()).await;
     let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
     // The server may cache the token for a moment.
     until("it is refused", async || site.send("GET", "/api/v1/stats", &ended, b"").await.status != 200).await;
     is_refused(&site.get("/api/v1/stats").await, 401, "unauthorized");
     is_refused(&site.post("/api/v1/tokens", json!({"name": "mine", "role": "admin"})).await, 401, "unauthorized");
-    site.duly.remove_token("short").await.expect("is there still");
+    site.duly.tokens().remove("short").await.expect("is there still");
     until("without any, this machine gets in again", async || site.get("/api/v1/stats").await.status == 200).await;
 }
 
@@ -192,12 +192,12 @@ async fn refusals_do_not_displace_audit_entries() {
     let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
     let entries = entries["entries"].as_array().expect("entries");
     let action = |entry: &serde_json::Value| entry["action"].as_str().unwrap_or_default().to_owned();
-    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(action);
+    let refused = entries.iter().filter(|entry| entry["outcome"] == "refused").map(action);
     let refused: Vec<String> = refused.collect();
-    assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
+    assert!(refused.iter().all(|what| what == "queues.resume"), "only what there is: {refused:?}");
     // One more may have been allowed while the requests ran.
     assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
-    assert!(entries.iter().any(|entry| action(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
+    assert!(entries.iter().any(|entry| action(entry) == "queues.pause"), "and what was decided");
 }
 
 #[tokio::test]
@@ -259,9 +259,33 @@ async fn command_jobs_are_rejected_unless_allowed() {
     let rule = json!({"pattern": "0 3 * * *", "kind": "command", "args": {"argv": ["true"]}});
     is_refused(&site.json("PUT", "/api/v1/cron/nightly", rule).await, 403, "forbidden");
     let id = site.duly.push(duly::Push::new("command", "{}")).await.expect("pushes").id();
-    is_refused(&site.json("PATCH", &format!("/api/v1/jobs/{id}"), json!({"args": {}})).await, 403, "forbidden");
-    let open = Site::with(Server::allow_commands).await;
-    assert_eq!(open.post("/api/v1/jobs", body).await.status, 201);
+    let job = format!("/api/v1/jobs/{id}");
+    for change in [json!({"args": {}}), json!({"due_ms": 0})] {
+        is_refused(&site.json("PATCH", &job, change).await, 403, "forbidden");
+    }
+    is_refused(&site.post(&format!("{job}/retry"), json!({})).await, 403, "forbidden");
+    is_refused(&site.post(&format!("{job}/reschedule"), json!({"after_ms": 1})).await, 403, "forbidden");
+    let all = site.post("/api/v1/jobs/actions", json!({"action": "retry", "all": true, "dry_run": true})).await;
+    assert_eq!(all.json()["matching"], 0, "{}", all.text());
+    let rule = duly::cron::CronRule::new("nightly", "0 3 * * *", duly::Push::new("command", "{}")).expect("a rule");
+    site.duly.crons().put(rule).await.expect("saved");
+    for action in ["trigger", "resume"] {
+        is_refused(&site.post(&format!("/api/v1/cron/nightly/{action}"), json!({})).await, 403, "forbidden");
+    }
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    for (path, body) in [
+        (format!("/jobs/{id}/retry"), String::new()),
+        (format!("/jobs/{id}/reschedule"), "due=1s".to_owned()),
+        ("/jobs/actions".to_owned(), format!("do=retry&id={id}")),
+        ("/cron/nightly/trigger".to_owned(), String::new()),
+        ("/cron/nightly/resume".to_owned(), String::new()),
+    ] {
+        is_refused(&site.send("POST", &path, &form, body.as_bytes()).await, 403, "forbidden");
+    }
+    assert_eq!(site.send("DELETE", &job, &[], b"").await.status, 204, "removing one is no danger");
+    let open = Site::with_commands().await;
+    let id = open.post("/api/v1/jobs", body).await.json()["id"].as_str().expect("an id").to_owned();
+    assert_eq!(open.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await.status, 204);
 }
 
 #[tokio::test]

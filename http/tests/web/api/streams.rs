@@ -93,9 +93,9 @@ async fn stream_ends_with_its_credential() {
     let site = Site::in_memory().await;
     let (status, mut local) = open(&site, EVENTS, &[]).await;
     assert_eq!(status, 200, "without any token this machine gets in");
-    let viewer = site.duly.create_token("viewer", Role::Viewer, None).await.expect("made");
+    let viewer = site.duly.tokens().create("viewer", Role::Viewer, None).await.expect("made");
     let viewer = format!("Bearer {}", viewer.as_str());
-    let admin = site.duly.create_token("admin", Role::Admin, None).await.expect("made");
+    let admin = site.duly.tokens().create("admin", Role::Admin, None).await.expect("made");
     let (body, admin) = (format!("token={}", admin.as_str()), format!("Bearer {}", admin.as_str()));
     assert_eq!(site.send("GET", "/api/v1/stats", &[("Authorization", &admin)], b"").await.status, 200, "seen at once");
     let id = site.duly.push(Push::new("work", "{}").queue("first")).await.expect("pushed").id();

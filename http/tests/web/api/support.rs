@@ -13,10 +13,15 @@ use tokio::net::TcpStream;
 /// Far longer than any test needs.
 pub const LONG: Duration = Duration::from_secs(30);
 
+/// Long runs create a queue per request.
+const QUEUES: usize = 100_000;
+
 /// A store with a server.
 pub struct Site {
     pub duly: Duly,
     pub address: SocketAddr,
+    /// The link that signs in once, if the server has one.
+    pub sign_in_url: Option<String>,
     stop: CancellationToken,
     served: tokio::task::JoinHandle<duly::Result<()>>,
     token: Option<String>,
@@ -25,18 +30,23 @@ pub struct Site {
 
 impl Site {
     pub async fn in_memory() -> Self {
-        Site::start(Duly::open(":memory:").await.expect("opens"), |server| server, None).await
+        Site::with(|server| server.queues(QUEUES)).await
     }
 
     pub async fn in_file() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("duly.db").to_str().expect("a plain path").to_owned();
-        Site::start(Duly::open(path).await.expect("opens"), |server| server, Some(dir)).await
+        Site::start(Duly::open(path).await.expect("opens"), |server| server.queues(QUEUES), Some(dir)).await
     }
 
     pub async fn on(server: String) -> Self {
+        Site::on_with(server, |server| server.queues(QUEUES)).await
+    }
+
+    /// On a server, with options.
+    pub async fn on_with(server: String, options: impl FnOnce(Server) -> Server) -> Self {
         let url = format!("{server}?prefix={}", duly::JobId::fresh());
-        Site::start(Duly::open(url).await.expect("opens"), |server| server, None).await
+        Site::start(Duly::open(url).await.expect("opens"), options, None).await
     }
 
     /// In memory, with options.
@@ -44,12 +54,22 @@ impl Site {
         Site::start(Duly::open(":memory:").await.expect("opens"), options, None).await
     }
 
+    /// In memory, with a server that accepts `command` jobs, as an admin.
+    pub async fn with_commands() -> Self {
+        let duly = Duly::open(":memory:").await.expect("opens");
+        let secret = duly.tokens().create("commands", Role::Admin, None).await.expect("made");
+        let mut site = Site::start(duly, Server::allow_commands, None).await;
+        site.token = Some(secret.as_str().to_owned());
+        site
+    }
+
     async fn start(duly: Duly, options: impl FnOnce(Server) -> Server, dir: Option<tempfile::TempDir>) -> Self {
         let server = options(Server::new(duly.clone()));
         let listening = server.listen(([127, 0, 0, 1], 0).into()).await.expect("listens");
         let (address, stop) = (listening.address(), CancellationToken::new());
+        let sign_in_url = listening.sign_in_url().map(str::to_owned);
         let served = tokio::spawn(listening.serve_until(stop.clone()));
-        Site { duly, address, stop, served, token: None, _dir: dir }
+        Site { duly, address, sign_in_url, stop, served, token: None, _dir: dir }
     }
 
     /// Stops the server, and waits for it.
@@ -59,10 +79,18 @@ impl Site {
         served.expect("no panic").expect("served");
     }
 
+    /// Stops the server and starts another one on the same store and address.
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        let listening = Server::new(self.duly.clone()).listen(self.address).await.expect("listens again");
+        self.stop = CancellationToken::new();
+        self.served = tokio::spawn(listening.serve_until(self.stop.clone()));
+    }
+
     /// Sends all further requests with a new token of this role.
     pub async fn be(&mut self, role: Role) {
         let name = format!("{role}-{}", duly::JobId::fresh());
-        let secret = self.duly.create_token(&name, role, None).await.expect("made");
+        let secret = self.duly.tokens().create(&name, role, None).await.expect("made");
         self.token = Some(secret.as_str().to_owned());
     }
 

@@ -61,7 +61,7 @@ impl<'s> Worker<'s> {
 
 async fn state(site: &Site, job: &Value) -> String {
     let id = job["id"].as_str().expect("an id").parse().expect("an id");
-    site.duly.get(id).await.expect("reads").map_or("gone".to_owned(), |record| record.state.to_string())
+    site.duly.jobs().get(id).await.expect("reads").map_or("gone".to_owned(), |record| record.state.to_string())
 }
 
 pub async fn worker_claims_runs_and_settles(site: Site) {
@@ -106,7 +106,7 @@ pub async fn jobs_missing_from_heartbeats_are_all_released(site: Site) {
     }
     worker.heartbeat(&[]).await;
     worker.heartbeat(&[]).await;
-    let counts = site.duly.counts().await.expect("counts");
+    let counts = site.duly.queues().counts().await.expect("counts");
     assert_eq!(counts.iter().map(|queue| (queue.ready, queue.running)).collect::<Vec<_>>(), [(JOBS as u64, 0)]);
 }
 
@@ -199,6 +199,40 @@ pub async fn workers_with_different_kinds_share_a_queue(site: Site) {
     tokio::time::timeout(LONG, all).await.expect("nobody starves");
 }
 
+/// A worker that takes every kind sees no job that runs a program.
+pub async fn command_jobs_are_left_to_other_workers(mut site: Site) {
+    site.duly.push(duly::Push::new("command", r#"{"argv":["true"]}"#)).await.expect("pushes");
+    site.push("default").await;
+    site.be(Role::Pusher).await;
+    let joined = site.post("/api/v1/nodes", json!({"queues": ["default"], "kinds": ["work", "command"]})).await;
+    assert_eq!((joined.status, joined.code().as_str()), (403, "forbidden"));
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    assert_eq!(worker.one().await["kind"], "work");
+    assert_eq!(worker.claim(9, 0).await.len(), 0, "the other job is not for it");
+    let stop = duly::CancellationToken::new();
+    let (ran, stops) = (std::sync::Arc::new(tokio::sync::Notify::new()), stop.clone());
+    let run = ran.clone();
+    let handle = move |ctx: duly::Ctx| {
+        let (ran, attempt) = (run.clone(), ctx.attempt());
+        async move {
+            assert_eq!(attempt, 1, "no attempt was counted");
+            ran.notify_one();
+            Ok::<_, std::io::Error>(())
+        }
+    };
+    let local = tokio::spawn(site.duly.worker().on_kind("command", handle).run_until(stops));
+    tokio::time::timeout(LONG, ran.notified()).await.expect("another worker gets it early");
+    stop.cancel();
+    local.await.expect("no panic").expect("ran");
+}
+
+#[tokio::test]
+async fn command_jobs_are_delivered_if_the_server_allows_it() {
+    let site = Site::with_commands().await;
+    site.duly.push(duly::Push::new("command", r#"{"argv":["true"]}"#)).await.expect("pushes");
+    assert_eq!(Worker::join(&site, 30_000, &["command"]).await.one().await["kind"], "command");
+}
+
 pub async fn last_failed_attempt_buries(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.post("/api/v1/jobs", json!({"kind": "work", "max_attempts": 1})).await;
@@ -208,24 +242,23 @@ pub async fn last_failed_attempt_buries(site: Site) {
     assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("it broke")));
 }
 
-pub async fn cancelled_job_ends_dead(site: Site) {
+pub async fn cancelled_job_ends_with_its_attempt(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let job = worker.one().await;
     let id = job["id"].as_str().expect("an id");
-    let cancelled = async {
-        loop {
-            // The first cancel may arrive before the node is subscribed.
-            if site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.status == 202 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(LONG, cancelled).await.expect("in time");
-    assert_eq!(worker.heartbeat(&[&job]).await["cancel"], json!([id]));
-    worker.settle(&job, json!({"outcome": "ack"})).await;
+    let reply = site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await;
+    assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("running")));
     let shown = site.get(&format!("/api/v1/jobs/{id}")).await.json();
-    assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("cancelled")));
+    assert_eq!((&shown["state"], &shown["cancelling"]), (&json!("running"), &json!(true)));
+    assert_eq!(reply.json()["node"], shown["node"]);
+    assert_eq!(worker.heartbeat(&[&job]).await["cancel"], json!([id]));
+    worker.settle(&job, json!({"outcome": "retry", "error": "told to stop"})).await;
+    let shown = site.get(&format!("/api/v1/jobs/{id}")).await.json();
+    assert_eq!((&shown["state"], &shown["cancelling"]), (&json!("cancelled"), &Value::Null));
+    assert_eq!(shown["failures"][0]["error"], "told to stop", "the error of the worker is kept");
+    let reply = site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await;
+    assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("cancelled")));
 }
 
 pub async fn stopping_server_flushes_kind_statistics(mut site: Site) {
@@ -247,9 +280,9 @@ pub async fn stopping_server_releases_jobs_of_its_workers(mut site: Site) {
     let node = worker.id;
     site.stop().await;
     let id = job["id"].as_str().expect("an id").parse().expect("an id");
-    let record = site.duly.get(id).await.expect("reads").expect("is there");
+    let record = site.duly.jobs().get(id).await.expect("reads").expect("is there");
     assert_eq!((record.state, record.crashes, record.attempts), (duly::State::Ready, 0, 0));
-    let nodes = site.duly.nodes().await.expect("looks");
+    let nodes = site.duly.nodes().list().await.expect("looks");
     assert!(!nodes.iter().any(|known| known.id.to_string() == node && known.alive), "it has left");
 }
 

@@ -10,7 +10,7 @@ const signIn = async (page, token) => {
   await page.click('button.main');
 };
 
-await test('whoever is not known is asked for a token', async () => {
+await test('an unknown client is asked for a token', async () => {
   const page = await open(browser, url, { bypassCSP: true });
   const answer = await page.goto(`${url}/queues`);
   same(answer.status(), 401, 'status');
@@ -29,7 +29,17 @@ await test('a viewer sees queues, no args and no buttons', async () => {
   await page.goto(`${url}/jobs?q=kind:report.build`);
   must(!(await page.content()).includes('monthly&quot;'), 'no args in lists');
   await page.click('td a.kind');
-  must((await page.locator('main').innerText()).includes('does not see what jobs carry'), 'no args');
+  must((await page.locator('main').innerText()).includes('cannot see args'), 'no args');
+  clean(page);
+  await page.context().close();
+});
+await test('signing in leads to the requested address with its query', async () => {
+  const page = await open(browser, url, { javaScriptEnabled: false });
+  await page.goto(`${url}/jobs?q=state:dead+queue:billing`);
+  await page.fill('#token', viewer);
+  await page.click('button.main');
+  same(page.url(), `${url}/jobs?q=state:dead+queue:billing`, 'the address');
+  same(await page.inputValue('#search'), 'state:dead queue:billing', 'the filter');
   clean(page);
   await page.context().close();
 });

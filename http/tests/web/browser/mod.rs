@@ -50,7 +50,8 @@ async fn every_page_and_action_works_on_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_sign_in_see_their_role_and_sign_out() {
     let fixture = fixture::full_with(|server| server.require_token()).await;
-    let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
+    let token =
+        async |name, role| fixture.duly.tokens().create(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, admin) = (token("eve", duly::admin::Role::Viewer).await, token("ada", duly::admin::Role::Admin).await);
     run("login.mjs", &[&fixture.url, &viewer, &admin]).await;
 }

@@ -94,7 +94,7 @@ await action('pause a queue, and undo it', async (page) => {
   await page.click('button:has-text("Pause")');
   await showsNotice(page, 'Queue billing is paused');
   await page.click('.notice button');
-  await showsNotice(page, 'claimed from again');
+  await showsNotice(page, 'is resumed');
 });
 await action('set the capacity of a queue', async (page) => {
   await page.goto(`${full}/queues/billing`);
@@ -108,7 +108,22 @@ await action('clearing a queue needs its name', async (page) => {
   await page.click('summary:has-text("Clear")');
   await page.fill('#f-name', 'wrong');
   await page.click('button:has-text("Clear")');
-  must((await page.locator('main').innerText()).includes('type the name'), 'asks for the name');
+  must((await page.locator('.field-error').innerText()).includes('type the name'), 'asks for the name');
+  same(await page.inputValue('#f-name'), 'wrong', 'what was typed');
+});
+await action('an invalid capacity or delay stays in the form', async (page) => {
+  await page.goto(`${full}/queues/billing`);
+  await page.fill('#f-jobs', 'many');
+  await page.fill('#f-bytes', '5000');
+  await page.click('text=Set the capacity');
+  must((await page.locator('.field-error').innerText()).includes('whole number'), 'the error is at its field');
+  same(await page.inputValue('#f-jobs') + ' ' + await page.inputValue('#f-bytes'), 'many 5000', 'the input');
+  await page.goto(`${full}/jobs?q=state:dead`);
+  await page.click('td a.kind >> nth=0');
+  await page.fill('#f-due', 'soon');
+  await page.click('button:has-text("Reschedule")');
+  must((await page.locator('.field-error').innerText()).includes('must be a delay'), 'the error is at its field');
+  same(await page.inputValue('#f-due'), 'soon', 'the input');
 });
 await action('retry a dead job', async (page) => {
   await page.goto(`${full}/jobs?q=state:dead`);
@@ -119,7 +134,7 @@ await action('retry a dead job', async (page) => {
 await action('reschedule, edit and remove a job', async (page) => {
   await page.goto(`${full}/jobs?q=state:dead`);
   await page.click('td a.kind >> nth=4');
-  await page.fill('#due', '2h30m');
+  await page.fill('#f-due', '2h30m');
   await page.click('button:has-text("Reschedule")');
   await showsNotice(page, 'Rescheduled');
   await page.click('a:has-text("Edit")');
@@ -163,12 +178,12 @@ await action('a rule: preview, save, pause, trigger, remove', async (page) => {
   await page.fill('#f-name', 'hourly');
   await page.fill('#f-kind', 'mail.welcome');
   await page.fill('#f-pattern', '0 25 * * *');
-  await page.click('text=Show the next runs');
+  await page.click('text=Show next runs');
   must((await page.locator('.notice.error').innerText()).includes('25'), 'the wrong field is named');
   await page.fill('#f-pattern', '0 * * * *');
-  await page.click('text=Show the next runs');
+  await page.click('text=Show next runs');
   same(await page.locator('.timeline li').count(), 5, 'next runs');
-  await page.click('text=Save the rule');
+  await page.click('text=Save rule');
   await showsNotice(page, 'Rule hourly is saved');
   await page.click('button:has-text("Pause")');
   await showsNotice(page, 'Rule hourly is paused');
@@ -182,32 +197,47 @@ await action('a rule: preview, save, pause, trigger, remove', async (page) => {
 await action('quiet a node, and undo it', async (page) => {
   await page.goto(full + await first(page, '/nodes', 'tr:has(.tag:has-text("media")) a.kind'));
   await page.click('button:has-text("Quiet")');
-  await showsNotice(page, 'claims no more');
+  await showsNotice(page, 'claims no further jobs');
   await page.click('.notice button');
-  await showsNotice(page, 'claims again');
+  await showsNotice(page, 'claims jobs again');
 });
 await action('cancel a running job', async (page) => {
   await page.goto(`${full}/jobs?q=state:running+kind:video.encode`);
   await page.click('td a.kind');
   await page.click('button:has-text("Cancel")');
   await page.click('button.main');
-  await showsNotice(page, 'Told 1 job to stop');
+  await showsNotice(page, 'Cancelling');
 });
 await action('ping a node', async (page) => {
   await page.goto(`${full}/calls`);
   await page.click('button:has-text("Ping") >> nth=0');
-  must((await page.locator('main').innerText()).includes('answered in'), 'it has answered');
+  must((await page.locator('main').innerText()).includes('replied in'), 'it has answered');
 });
 await action('break a lock, asked first', async (page) => {
   await page.goto(`${full}/locks`);
   await page.click('tr:has-text("deploy") button');
+  same(await page.locator('h1').innerText(), 'Break lock deploy?', 'the question');
+  must((await page.locator('main').innerText()).includes('web-3'), 'names the holder');
   await page.click('button.main');
-  await showsNotice(page, 'The lock is free');
+  await showsNotice(page, 'Broke the lock');
+});
+await action('break one slot of a lock, then all', async (page) => {
+  await page.goto(`${full}/locks`);
+  same(await page.locator('tr:has-text("gpu")').count(), 3, 'holds');
+  await page.click('tr:has-text("slot 2") button');
+  same(await page.locator('h1').innerText(), 'Break slot 2 of lock gpu?', 'the question');
+  await page.click('button.main');
+  await showsNotice(page, 'Broke the hold');
+  same(await page.locator('tr:has-text("gpu")').count(), 2, 'the other holds');
+  await page.click('button:has-text("Break all")');
+  same(await page.locator('h1').innerText(), 'Break all 2 holds of lock gpu?', 'the question');
+  await page.click('button.main');
+  await showsNotice(page, 'Broke 2 holds');
 });
 await action('the audit has it all', async (page) => {
   await page.goto(`${full}/audit`);
   const text = await page.locator('main').innerText();
-  for (const what of ['/queues/billing/pause', '/locks/break', '/cron/hourly/trigger']) must(text.includes(what), what);
+  for (const what of ['queues.pause', 'locks.break', 'cron.trigger']) must(text.includes(what), what);
 });
 await action('theme and time zone', async (page) => {
   await page.goto(`${full}/settings`);
@@ -268,12 +298,15 @@ await scripted('a page keeps itself fresh, without a jump, and pauses', async (p
   await page.keyboard.press('p');
   await page.waitForFunction(() => document.querySelector('#live').dataset.status === 'paused');
 });
-await scripted('a list says that there is news, and leaves its rows where they are', async (page) => {
+await scripted('a list says that it has changed, and leaves its rows where they are', async (page) => {
   await page.goto(`${full}/jobs?q=queue:reports`);
   const rows = await page.locator('tr[data-key]').count();
+  const box = async () => JSON.stringify(await page.locator('tr[data-key]').first().boundingBox());
+  const before = await box();
   await page.request.post(`${full}/api/v1/jobs`, { data: { kind: 'export.rows', queue: 'reports', args: {} } });
   await page.waitForFunction(() => !document.querySelector('#changed').hidden, null, { timeout: 20000 });
   same(await page.locator('tr[data-key]').count(), rows, 'rows');
+  same(await box(), before, 'the first row has not moved');
   await page.click('#changed');
   await page.waitForFunction((was) => document.querySelectorAll('tr[data-key]').length === was + 1, rows);
 });
@@ -283,11 +316,17 @@ await scripted('a question before a job is removed can be declined', async (page
   const url = page.url();
   await page.click('main button:has-text("Remove")');
   must(await page.locator('#confirm-dialog').isVisible(), 'asks');
+  must(/^Remove job [0-9a-f]{8}…[0-9a-f]{4}\?$/.test(await page.locator('#confirm-title').innerText()), 'names the job');
+  same(await page.locator('#confirm-yes').innerText(), 'Remove job', 'what the button does');
+  same(await page.locator('#confirm-yes').getAttribute('class'), 'main danger', 'its colour');
   await page.click('#confirm-dialog button[value=no]');
   same(page.url(), url, 'still there');
   await page.click('main button:has-text("Remove")');
   await page.click('#confirm-yes');
-  await page.waitForURL(/did=removed/);
+  await page.waitForURL(/\/jobs$/);
+  await showsNotice(page, 'Removed 1 job');
+  await page.reload();
+  same(await page.locator('.notice').count(), 0, 'messages after a reload');
 });
 await scripted('the filter offers words', async (page) => {
   await page.goto(`${full}/jobs`);

@@ -1,10 +1,13 @@
 //! The status and the content of each page, the actions, and a prefix.
 
+use std::time::Duration;
+
+use duly::store::{JobStore, Node};
 use duly::{Filter, State};
 use test_support::until;
 
 use crate::fixture;
-use crate::pages::client::{get, post};
+use crate::pages::client::{get, post, send};
 
 /// The marker of a node that claims nothing.
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
@@ -14,9 +17,9 @@ const PAGES: [(&str, &str); 15] = [
     ("/", "Throughput"),
     ("/?range=24h", "jobs in 10 minutes"),
     ("/jobs", "report.build"),
-    ("/jobs?q=state:dead", "given up"),
-    ("/queues", "billing"),
-    ("/queues/mail", "Nodes that work it"),
+    ("/jobs?q=state:dead", "dead"),
+    ("/queues", "no worker"),
+    ("/queues/mail", "This queue has no worker"),
     ("/scheduled", "The next hour"),
     ("/kinds", "thumbnail.make"),
     ("/dead", "declined"),
@@ -41,6 +44,49 @@ async fn every_page_shows_the_content_of_the_store() {
         assert!(path.contains("state:dead") || response.body.contains(text), "{path} shows {text}");
         let inline = [" style=", "<style", " onclick=", " onload=", "javascript:", "<script>"];
         assert!(!inline.iter().any(|bad| response.body.contains(bad)), "{path} keeps to its own policy");
+    }
+}
+
+/// The list of the overview: its text, without the rest of the page.
+async fn attention(fixture: &fixture::Fixture) -> String {
+    let page = get(&fixture.url, "/").await.body;
+    let list = page.split("id=\"attention\"").nth(1).and_then(|rest| rest.split("</ul>").next());
+    list.expect("a list").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overview_opens_with_what_needs_attention() {
+    let fixture = fixture::full().await;
+    let list = attention(&fixture).await;
+    for text in [
+        "Queue reports is paused",
+        "It has 12 ready jobs",
+        "Queue media has no worker",
+        "duly work --queue media",
+        "died, most recently",
+        "more jobs died",
+    ] {
+        assert!(list.contains(text), "{text} is not in {list}");
+    }
+    for link in list.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert_eq!(get(&fixture.url, &link.replace("&amp;", "&")).await.status, 200, "{link}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overview_names_dead_nodes_lag_and_missed_runs() {
+    let fixture = fixture::empty().await;
+    fixture.duly.push(duly::Push::new("mail", "{}").queue("mail")).await.expect("pushed");
+    fixture.duly.cron("hourly", "0 * * * *").push(duly::Push::new("mail", "{}")).await.expect("a rule");
+    let store = fixture.duly.store();
+    let node = Node::fresh(vec!["mail".to_owned()]);
+    store.heartbeat(&node).await.expect("joins");
+    assert!(attention(&fixture).await.contains("Nothing needs attention"));
+    fixture.clock.advance(Duration::from_secs(2 * 3_600));
+    store.heartbeat(&Node::fresh(vec!["mail".to_owned()])).await.expect("joins");
+    let list = attention(&fixture).await;
+    for text in ["sends no heartbeats", "Queue mail lags", "Rule hourly has missed its run"] {
+        assert!(list.contains(text), "{text} is not in {list}");
     }
 }
 
@@ -72,7 +118,7 @@ async fn missing_objects_give_an_error_page() {
     {
         let response = get(&fixture.url, path).await;
         assert_eq!(response.status, 404, "{path}");
-        assert!(response.body.contains("<h1>Not here</h1>"), "{path}: {}", response.body);
+        assert!(response.body.contains("<h1>Not found</h1>"), "{path}: {}", response.body);
     }
     let response = get(&fixture.url, "/jobs?q=state:undead").await;
     assert_eq!(response.status, 422);
@@ -80,31 +126,97 @@ async fn missing_objects_give_an_error_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_a_rejected_form_is_updated_from_its_own_address() {
+    let fixture = fixture::full().await;
+    for (path, form) in [("/queues/mail/clear", "name=wrong"), ("/queues/mail/capacity", "jobs=many")] {
+        let rejected = post(&fixture.url, path, form).await;
+        assert!(rejected.status == 422 && rejected.body.contains("data-url=\"/queues/mail\""), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_to_nodes_lead_to_a_page() {
+    let fixture = fixture::full().await;
+    let dead = fixture.duly.jobs().list(Filter::all().state(State::Dead).limit(1)).await.expect("listed");
+    let job = format!("/jobs/{}", dead.jobs[0].job.id);
+    for path in ["/locks", &job] {
+        let page = get(&fixture.url, path).await.body;
+        for link in page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let is_node = link.starts_with("/nodes/");
+            assert!(!is_node || get(&fixture.url, link).await.status == 200, "{path}: {link}");
+        }
+    }
+    let page = get(&fixture.url, &job).await.body;
+    assert!(page.contains("This node is gone"), "the node of its attempts has left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actions_redirect_to_a_flash_message() {
     let fixture = fixture::full().await;
     let response = post(&fixture.url, "/queues/mail/pause", "").await;
-    assert_eq!((response.status, response.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
-    assert!(get(&fixture.url, "/queues/mail?did=paused&of=mail").await.body.contains("Queue mail is paused"));
-    let dead = fixture.duly.list(Filter::all().state(State::Dead)).await.expect("listed");
+    assert_eq!((response.status, response.header("location")), (303, Some("/queues/mail")));
+    let cookie = response.header("set-cookie").and_then(|set| set.split(';').next()).expect("a message").to_owned();
+    assert_eq!(cookie, "duly_flash=did=paused&of=mail");
+    let open = async |live: &str| {
+        send(&fixture.url, "GET /queues/mail HTTP/1.1", &format!("Cookie: {cookie}\r\n{live}"), "").await
+    };
+    let update = open("X-Live: 1\r\n").await;
+    assert!(update.header("set-cookie").is_none() && !update.body.contains("Queue mail is paused"));
+    let page = open("").await;
+    assert!(page.body.contains("Queue mail is paused"));
+    assert!(page.header("set-cookie").is_some_and(|set| set.starts_with("duly_flash=; Path=/; Max-Age=0")));
+    let dead = fixture.duly.jobs().list(Filter::all().state(State::Dead)).await.expect("listed");
     let id = dead.jobs[0].job.id;
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
-    let record = fixture.duly.get(id).await.expect("asked").expect("there");
+    let record = fixture.duly.jobs().get(id).await.expect("asked").expect("there");
     assert_ne!(record.state, State::Dead);
     // A removal needs a confirmation.
     let asked = post(&fixture.url, &format!("/jobs/{id}/remove"), "").await;
     assert!(asked.status == 200 && asked.body.contains("Remove job"), "asks first");
-    assert!(fixture.duly.get(id).await.expect("asked").is_some());
+    assert!(fixture.duly.jobs().get(id).await.expect("asked").is_some());
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/remove"), "confirm=yes").await.status, 303);
-    assert!(fixture.duly.get(id).await.expect("asked").is_none());
+    assert!(fixture.duly.jobs().get(id).await.expect("asked").is_none());
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/frobnicate"), "").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentences_have_times_of_the_readers_zone() {
+    let fixture = fixture::full().await;
+    let scheduled = fixture.duly.jobs().list(Filter::all().state(State::Scheduled).limit(1)).await.expect("listed");
+    let line = format!("GET /jobs/{} HTTP/1.1", scheduled.jobs[0].job.id);
+    let page = send(&fixture.url, &line, "Cookie: duly_zone=Asia/Tokyo\r\n", "").await.body;
+    let why = page.split("id=\"why\"").nth(1).and_then(|rest| rest.split("</p>").next()).expect("a reason");
+    assert!(why.contains("due") && why.contains(" JST") && !why.contains('Z'), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_offer_the_actions_of_their_state() {
+    let fixture = fixture::full().await;
+    fixture::work(&fixture);
+    until("a job runs", async || get(&fixture.url, "/jobs?q=state:running").await.body.contains("video.encode")).await;
+    for (state, offered) in [
+        ("", vec!["retry", "cancel", "remove"]),
+        ("state:scheduled", vec!["retry", "cancel", "remove"]),
+        ("state:ready", vec!["cancel", "remove"]),
+        ("state:running", vec!["cancel"]),
+        ("state:done", vec!["retry", "remove"]),
+        ("state:dead", vec!["retry", "remove"]),
+    ] {
+        let page = get(&fixture.url, &format!("/jobs?q={state}")).await.body;
+        let has = |action: &&str| page.contains(&format!("name=\"do\" value=\"{action}\""));
+        let shown: Vec<&str> = ["retry", "cancel", "remove"].into_iter().filter(has).collect();
+        assert_eq!(shown, offered, "{state}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quiet_node_is_marked() {
     let fixture = fixture::empty().await;
     fixture::work(&fixture);
-    let works = async || fixture.duly.nodes().await.expect("listed").into_iter().find(|node| !node.queues.is_empty());
+    let works =
+        async || fixture.duly.nodes().list().await.expect("listed").into_iter().find(|node| !node.queues.is_empty());
     until("a node works", async || works().await.is_some()).await;
+    assert!(get(&fixture.url, "/nodes").await.body.contains("0 of 18 slots"));
     let node = works().await.expect("works").id;
     let is_quiet = async |path: &str| get(&fixture.url, path).await.body.contains(QUIET);
     assert!(!is_quiet("/nodes").await);
@@ -119,7 +231,7 @@ async fn quiet_node_is_marked() {
 async fn bulk_action_never_changes_more_than_confirmed() {
     let fixture = fixture::full().await;
     let filter: Filter = "state:dead kind:invoice.charge".parse().expect("a filter");
-    let count = fixture.duly.count(&filter).await.expect("counted").matching;
+    let count = fixture.duly.jobs().count(&filter).await.expect("counted").matching;
     assert!(count > 3);
     let asked = post(&fixture.url, "/jobs/actions", "do=remove-all&q=state:dead+kind:invoice.charge").await;
     assert!(asked.status == 200 && asked.body.contains(&format!("Remove {count} jobs")), "counts");
@@ -138,15 +250,16 @@ async fn bulk_action_never_changes_more_than_confirmed() {
     )
     .await;
     assert_eq!(fewer.status, 409, "there are more by now than were counted");
-    assert_eq!(fixture.duly.count(&filter).await.expect("counted").matching, count, "none is gone");
+    assert_eq!(fixture.duly.jobs().count(&filter).await.expect("counted").matching, count, "none is gone");
     let done = post(
         &fixture.url,
         "/jobs/actions",
         &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={count}&typed={count}"),
     )
     .await;
-    assert_eq!(done.header("location"), Some(format!("/jobs?did=removed&n={count}").as_str()));
-    assert_eq!(fixture.duly.count(&filter).await.expect("counted").matching, 0);
+    assert_eq!(done.header("location"), Some("/jobs"));
+    assert!(done.head.contains(&format!("duly_flash=did=removed&n={count};")), "{}", done.head);
+    assert_eq!(fixture.duly.jobs().count(&filter).await.expect("counted").matching, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,7 +275,8 @@ async fn links_start_with_the_prefix() {
         }
     }
     let response = post(&fixture.url, "/queues/mail/pause", "").await;
-    assert_eq!(response.header("location"), Some("/duly/queues/mail?did=paused&of=mail"));
+    assert_eq!(response.header("location"), Some("/duly/queues/mail"));
+    assert!(response.header("set-cookie").is_some_and(|set| set.contains("; Path=/duly;")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,12 +297,12 @@ async fn assets_are_cached_under_their_hash() {
 async fn redirects_stay_on_this_server() {
     let fixture = fixture::full().await;
     let response = post(&fixture.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
-    assert_eq!(response.header("location"), Some("/queues/mail?did=paused&of=mail"));
+    assert_eq!(response.header("location"), Some("/queues/mail"));
     let look = get(&fixture.url, "/settings/appearance?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
-    assert_eq!(look.header("location"), Some("/settings?did=appearance"));
+    assert_eq!(look.header("location"), Some("/settings"));
     for odd in ["/%09/evil.example/x", "/%00x", "/%0D%0A/evil.example"] {
         let look = get(&fixture.url, &format!("/settings/appearance?next={odd}")).await;
-        assert_eq!((look.status, look.header("location")), (303, Some("/settings?did=appearance")), "{odd}");
+        assert_eq!((look.status, look.header("location")), (303, Some("/settings")), "{odd}");
     }
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }

@@ -32,7 +32,7 @@ async fn with_a_rule() -> Fixture {
 }
 
 async fn rule(fixture: &Fixture, name: &str) -> CronRule {
-    fixture.duly.get_cron(name).await.expect("asked").expect("is there").rule
+    fixture.duly.crons().get(name).await.expect("asked").expect("is there").rule
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,6 +62,6 @@ async fn concurrent_rule_change_is_not_overwritten() {
     let late = save(&fixture, &opened, "report", "0+5+*+*+*").await;
     assert!(late.status == 409 && late.body.contains("nothing was saved"), "{}: {}", late.status, late.body);
     assert_eq!(rule(&fixture, "report").await.pattern, "0 4 * * *");
-    fixture.duly.remove_cron("report").await.expect("removed");
+    fixture.duly.crons().remove("report").await.expect("removed");
     assert_eq!(save(&fixture, &late.body, "report", "0+5+*+*+*").await.status, 409, "nor brought back");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::{JobId, Outcome, Push};
 
 use crate::fixture;
-use crate::pages::client::get;
+use crate::pages::client::{get, send};
 
 const ATTACKS: [&str; 14] = [
     "<script>alert(1)</script>",
@@ -80,12 +80,16 @@ async fn user_text_never_becomes_markup() {
             "/cron/new?pattern=",
             "/push?kind=",
             "/nodes/",
-            "/jobs?did=paused&of=",
-            "/jobs?did=",
             "/settings/appearance?theme=light&next=",
             "/",
         ] {
             paths.push(format!("{page}{written}"));
+        }
+        for message in ["did=paused&of=", "did="] {
+            let cookie = format!("Cookie: duly_flash={message}{written}\r\n");
+            let response = send(&fixture.url, "GET /jobs HTTP/1.1", &cookie, "").await;
+            assert_eq!(response.status, 200, "{cookie}");
+            assert_inert(&cookie, &response.body);
         }
     }
     for path in paths {

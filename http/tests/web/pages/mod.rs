@@ -4,4 +4,5 @@ mod client;
 mod content;
 mod cron;
 mod escaping;
+mod foreign_stores;
 mod roles;

@@ -14,7 +14,8 @@ async fn with(url: &str, line: &str, token: &str) -> Response {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_role_has_its_pages_and_actions() {
     let fixture = fixture::full().await;
-    let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
+    let token =
+        async |name, role| fixture.duly.tokens().create(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, pusher) = (token("v", Role::Viewer).await, token("p", Role::Pusher).await);
     let (operator, admin) = (token("o", Role::Operator).await, token("a", Role::Admin).await);
     let job = format!("GET /jobs/{}", JobId::from_name("report"));

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- confirm_lock: a lock that was just taken counts, unless another client has given its key another end since.
 -- ActionHero before 16.0.4 ignores that SETNX was refused, sends EXPIRE, and believes that it has the lock. Then the lock is left
--- to it, with a value that is no owner, for as long as ActionHero said.
+-- to it, with a value that is no owner, for as long as ActionHero said: EXPIRE does not carry the owner, so the value cannot be the
+-- one that its unlock expects; and without the key, a third node would take the lock while that one works.
 -- keys: locks lock_key
 -- args: now name ttl owner ends_ms is_watched
 --   ends_ms: when the key ended; is_watched: 1 if another confirm_lock follows

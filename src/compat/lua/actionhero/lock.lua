@@ -2,7 +2,7 @@
 -- lock: takes a lock of ActionHero for an owner, or adds the owner to duly's waiters for it.
 -- keys: locks lock_waiters waiter_index presence lock_key
 -- args: now name ttl holder wait_lease is_watched
---   holder: node, owner (36 each), note; wait_lease: '' if the owner does not wait, else the lease of its node
+--   holder: node, owner (36 each), ttl (16 digits), note; wait_lease: '' if the owner does not wait, else the lease of its node
 --   is_watched: 1 if the lock counts only after confirm_lock
 -- Returns { now, 1, fence, when the key ends in ms }, or { now, 0, owners ahead, how long until a look is useful|'' if it is free,
 --   1 if dead nodes were in the way: send it again }
@@ -17,7 +17,7 @@ if lock.holder == owner and lock.own then
   redis.call('HSET', @locks, lock.field, ends .. lock.hold:sub(17))
   return { now, 1, lock.hold:sub(17, 32), redis.call('PEXPIRETIME', key) }
 end
-local waiters = list_waiters(name, WAITERS_LOOK_MAX, waits and node)
+local waiters = list_waiters(name, WAITERS_SCAN_MAX, waits and node)
 local ahead, mine, unseen = #waiters.living, nil, waiters.more
 for i, waiter in ipairs(waiters.living) do
   if waiter.owner == owner then

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- locks: returns who holds these locks of ActionHero, and what duly knows of each hold.
+-- locks: returns the holders of these locks of ActionHero, and duly's record of each hold.
 -- keys: locks lock_keys...
 -- args: now names...
 -- Returns { now, { name }, { holder }, { ms left, -1 without an end }, { hold by duly|'' } }

@@ -17,7 +17,7 @@ if all and lock.hold and lock.hold:sub(85, 120) == owner then
 end
 local member = redis.call('HGET', @waiter_index, owner .. name)
 remove_waiters({ member or nil })
-local waiters = list_waiters(name, WAITERS_LOOK_MAX)
+local waiters = list_waiters(name, WAITERS_SCAN_MAX)
 remove_waiters(waiters.dead)
 -- Also if a waiter left while ActionHero holds the lock: the first waiter is the one that looks.
 if held or member or not lock.holder then

@@ -1,6 +1,7 @@
 -- item_leases: reads, ends and replaces the leases of items in a sorted set of due times.
--- A lease is fence, end (16 digits each), the score that the set has, a space, the score that it had before.
--- functions: to_score, read_lease, is_untouched, end_lease, insert_item, insert_next
+-- A lease is fence, end, length (16 digits each), the score that the set has, a space, the score that it had before.
+-- needs: to_digits
+-- functions: to_score, read_lease, write_lease, is_untouched, end_lease, insert_item, insert_next
 local scale = tonumber($scale)
 
 local function to_score(time)
@@ -12,8 +13,17 @@ local function read_lease(id)
   if not lease then
     return nil
   end
-  local score, first = lease:match('^(%S+) (%S+)$', 33)
-  return { fence = lease:sub(1, 16), ends = tonumber(lease:sub(17, 32)) or 0, score = score, first = first }
+  local score, first = lease:match('^(%S+) (%S+)$', 49)
+  local ends, length = tonumber(lease:sub(17, 32)) or 0, tonumber(lease:sub(33, 48)) or 0
+  return { fence = lease:sub(1, 16), ends = ends, length = length, score = score, first = first }
+end
+
+-- Gives an id a lease from now on. Its end is the score.
+local function write_lease(id, fence, length, first)
+  local score = to_score(now + length)
+  redis.call('ZADD', @set, 'XX', score, id)
+  redis.call('HSET', @leases, id, fence .. to_digits(now + length) .. to_digits(length) .. score .. ' ' .. first)
+  redis.call('ZADD', @lease_ends, now + length, id)
 end
 
 -- Returns whether the score of an id is the one of its lease, and the score. If not, a client without leases has changed it.

@@ -1,7 +1,7 @@
 -- read_foreign_lock: returns the state of a lock of ActionHero. ActionHero's key decides who holds the lock: its value is the
--- owner. The rest of a hold by duly is in the lock keys of duly: ends, fence, since, node, owner, note.
+-- owner. The rest of a hold by duly is in the lock keys of duly: ends, fence, since, node, owner, ttl, note.
 
--- ActionHero does not tell when a lock ends: the next waiter looks as often as ActionHero does.
+-- ActionHero does not publish the end of a lock: the next waiter looks as often as ActionHero does.
 local LOOK_EVERY = 100000
 
 local function read_foreign_lock(key, name)

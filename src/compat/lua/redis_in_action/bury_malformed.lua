@@ -2,7 +2,7 @@
 -- bury_malformed: removes items that cannot be read from the delayed items or from a list, and keeps them as dead jobs.
 -- keys: conf source job meta failures dead groups job_index
 -- args: now source_type keep counts items...
---   source_type: delayed or list; keep: how long they are kept; items: of each: item, id, record, failure, group, kind and error of the
+--   source_type: delayed or list; keep: how long they are kept; items: for each item: item, id, record, failure, group, kind and error of the
 --   group
 -- Returns { now, how many were buried }
 -- include read_time, check_format, to_digits, record_fields, group_counts, index_terms, index_members, insert_dead

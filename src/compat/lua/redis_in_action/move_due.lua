@@ -4,9 +4,9 @@
 -- dead poller.
 -- keys: delayed seen_locks sidekiq_queues locks_and_lists...
 -- args: now lock_limit items...
---   lock_limit: how long a lock without an end is respected; items: item and queue of each
+--   lock_limit: how long a lock without an end is respected; items: for each item: item, queue
 -- Returns { now, how many were moved, how many were left }
--- include read_time, to_digits, check_list
+-- include read_time, to_digits, check_item_list
 local moved, left = 0, 0
 
 -- Returns whether a poller is about to move the item.
@@ -24,7 +24,12 @@ local function is_locked(lock)
     redis.call('HSET', @seen_locks, lock, to_digits(now) .. holder)
     return true
   end
-  if now - (tonumber(seen:sub(1, 16)) or 0) < tonumber($lock_limit) then
+  local since = tonumber(seen:sub(1, 16)) or 0
+  if since > now then
+    -- The clock was ahead.
+    redis.call('HSET', @seen_locks, lock, to_digits(now) .. holder)
+  end
+  if now - since < tonumber($lock_limit) then
     return true
   end
   redis.call('DEL', lock)
@@ -33,7 +38,7 @@ end
 
 for n = 1, #$items, 2 do
   local lock, list, item = @locks_and_lists[n], @locks_and_lists[n + 1], $items[n]
-  if is_locked(lock) or check_list(list, @sidekiq_queues, $items[n + 1]) then
+  if is_locked(lock) or check_item_list(list, @sidekiq_queues, $items[n + 1]) then
     left = left + 1
   else
     redis.call('HDEL', @seen_locks, lock)

@@ -2,10 +2,10 @@
 -- push: adds items to a queue of Redis in Action, or to its delayed items.
 -- keys: delayed list sidekiq_queues idle conf removed[2] job
 -- args: now channel queue remember items...
---   items: of each: item, due ('' is now, 'n' microseconds, '+n' from now), id|'' if it is new
+--   items: for each item: item, due ('' is now, 'n' microseconds, '+n' from now), id|'' if it is new
 -- Returns { now, why not|'', { 1: new | 0: it exists already, or did } }
--- include read_time, check_format, wake_node, rotate_removed, choose_removed, check_list
-local why = check_list(@list, @sidekiq_queues, $queue)
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, check_item_list
+local why = check_item_list(@list, @sidekiq_queues, $queue)
 if why then
   return { now, why, {} }
 end

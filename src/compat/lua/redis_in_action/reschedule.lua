@@ -4,10 +4,10 @@
 -- args: now queue item due
 --   due: 'n' microseconds, '+n' from now
 -- Returns { now, why not|'', 1 if done, 0 if it is not there any more }
--- include read_time, check_list
+-- include read_time, check_item_list
 local at = tonumber($due)
 at = $due:byte(1) == 43 and now + at or at
-local why = check_list(@list, @sidekiq_queues, $queue)
+local why = check_item_list(@list, @sidekiq_queues, $queue)
 if why then
   return { now, why, 0 }
 end

@@ -3,7 +3,7 @@
 -- the list or in duly's keys, never between.
 -- keys: list job ready[4] conf
 -- args: now items...
---   items: of each: item, id, record, another id in case the first is taken, the record with that one
+--   items: for each item: item, id, record, another id in case the first is taken, the record with that one
 -- Returns { now, how many were taken }
 -- include read_time, check_format, is_closed, increment_field, record_fields
 local taken = 0

@@ -3,7 +3,7 @@
 -- keys: set leases lease_ends next attempts dead
 -- args: now scale channel id
 -- Returns { now, 1 if it was there }
--- include read_time, item_leases
+-- include read_time, to_digits, item_leases
 local id = $id
 local removed = redis.call('ZREM', @set, id) + redis.call('HDEL', @next, id) + redis.call('HDEL', @dead, id)
 end_lease(id)

@@ -24,13 +24,10 @@ if not score and outcome ~= 'done' then
   return { now, 0 }
 end
 if outcome == 'extend' then
-  local ends = to_score(now + duration)
   if not same then
     redis.call('HSET', @next, id, score)
   end
-  redis.call('ZADD', @set, ends, id)
-  redis.call('HSET', @leases, id, lease.fence .. to_digits(now + duration) .. ends .. ' ' .. lease.first)
-  redis.call('ZADD', @lease_ends, now + duration, id)
+  write_lease(id, lease.fence, duration, lease.first)
   return { now, 1 }
 end
 end_lease(id)
@@ -43,7 +40,7 @@ end
 if same then
   redis.call('ZREM', @set, id)
 elseif score then
-  -- The id was added again while it ran: of two next occurrences the sooner counts.
+  -- The id was added again while it ran: the sooner of two next occurrences counts.
   local next_score = redis.call('HGET', @next, id)
   if not next_score or tonumber(score) < tonumber(next_score) then
     redis.call('HSET', @next, id, score)

@@ -4,12 +4,13 @@
 -- keys: set leases lease_ends next attempts dead conf
 -- args: now scale channel max_ids lease max_attempts
 -- Returns { now, { id }, { fence }, { first due, microseconds }, { number of this attempt }, when the next one is due|'' }
--- include read_time, to_digits, item_leases
+-- include read_time, to_digits, item_leases, shorten_item_leases
 local max, lease_for, max_attempts = tonumber($max_ids), tonumber($lease), tonumber($max_attempts)
-local LOOK = 200
+local SCAN_MAX = 200
+shorten_item_leases(lease_for)
 
 -- Ids whose lease is over are due again with their first score, so that a backlog does not starve them.
-for _, id in ipairs(redis.call('ZRANGE', @lease_ends, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK)) do
+for _, id in ipairs(redis.call('ZRANGE', @lease_ends, '-inf', now, 'BYSCORE', 'LIMIT', 0, SCAN_MAX)) do
   local lease = read_lease(id)
   local same, score = false, nil
   if lease then
@@ -25,8 +26,7 @@ end
 
 local ids, fences, firsts, attempts = {}, {}, {}, {}
 local fence = math.max((tonumber(redis.call('HGET', @conf, 'fence')) or 0) + 1, now)
-local due = redis.call('ZRANGE', @set, '-inf', to_score(now), 'BYSCORE', 'LIMIT', 0, max + LOOK, 'WITHSCORES')
-local ends = to_score(now + lease_for)
+local due = redis.call('ZRANGE', @set, '-inf', to_score(now), 'BYSCORE', 'LIMIT', 0, max + SCAN_MAX, 'WITHSCORES')
 for i = 1, #due, 2 do
   local id, score = due[i], due[i + 1]
   local lease = read_lease(id)
@@ -45,9 +45,7 @@ for i = 1, #due, 2 do
     local at = #ids + 1
     ids[at], fences[at], attempts[at] = id, to_digits(fence + at - 1), attempt
     firsts[at] = string.format('%.0f', score * scale)
-    redis.call('ZADD', @set, 'XX', ends, id)
-    redis.call('HSET', @leases, id, fences[at] .. to_digits(now + lease_for) .. ends .. ' ' .. score)
-    redis.call('ZADD', @lease_ends, now + lease_for, id)
+    write_lease(id, fences[at], lease_for, score)
     redis.call('HSET', @attempts, id, attempt)
   end
 end

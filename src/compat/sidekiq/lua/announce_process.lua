@@ -3,7 +3,7 @@
 -- keys: processes record work workers signals
 --   workers: the same as work, under its older name
 -- args: now identity info busy quiet rss concurrency rtt_us has_work jobs...
---   rss: memory in KiB; has_work: 1 if the running jobs follow; jobs: of each: a name and its value
+--   rss: memory in KiB; has_work: 1 if the running jobs follow; jobs: for each job: name, value
 -- Returns { now, { signal, oldest first } }
 -- include read_time
 local SECONDS = 60

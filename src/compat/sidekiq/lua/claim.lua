@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- claim: takes the oldest entries of a queue with a kind that the node handles. All others stay where they are.
--- keys: conf lease since running list schedule retry crashes idle
+-- keys: conf lease since nodes running list schedule retry crashes idle
 -- args: now channel node max_jobs lease was_idle ignores_due any_kind kinds...
 --   ignores_due: 1 if entries are taken although others are due; any_kind: 1 if the node handles every kind
--- Returns { now, 'took' | 'due' | why not, fence, 1 if there may be more, next due|'', rank, { entry }, { crashes of each, if any } }
--- include read_time, to_digits, wake_node, check_list, take_entries, parse_int, ensure_lease
+-- Returns { now, 'took' | 'due' | why not, fence, 1 if there may be more, next due|'', rank, { entry }, { for each job: crashes, if any } }
+-- include read_time, to_digits, wake_node, check_entry_list, match_kind, take_entries, parse_int, ensure_lease
 local node, max = $node, tonumber($max_jobs)
 local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'fence', node)
 if conf[1] and conf[1] ~= '1' then
@@ -21,7 +21,7 @@ if not is_closed and next_due <= now and $ignores_due ~= '1' then
 end
 local taken, crashes, held, rank, more, too_long = {}, {}, {}, 0, 0, false
 if not is_closed then
-  local why = check_list(@list)
+  local why = check_entry_list(@list)
   if why then
     return { now, why }
   end

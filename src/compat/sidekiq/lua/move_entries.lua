@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- move_entries: moves entries of one queue from one place to another, each only if it is still there.
+-- move_entries: moves entries of one queue from one position to another, each only if it is still there.
 -- keys: conf source target removed[2] idle queues job crashes
--- args: now channel remember mover from to due queue entries...
---   mover: '' if none; from: list, set or done; to: list, set or '' to delete; due: microseconds, or + and how long|''
---   entries: id, entry and new entry of each
--- Returns { now, 'moving' | 'open' | why not, how many were moved }: a moving queue is changed only by its transfer, which changes no other
--- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_list, require_sorted_set
-local mark, moved, to = redis.call('HGET', @conf, 'transfer_mark'), 0, $to
-if (mark and mark:sub(1, 36) or '') ~= $mover then
-  return { now, mark and 'moving' or 'open', -1 }
+-- args: now channel remember from to due queue entries...
+--   from: list, set or done; to: list, set or '' to delete; due: microseconds, or + and how long|''
+--   entries: for each entry: id, entry, new entry
+-- Returns { now, 'moving' | 'open' | why not, how many were moved }: a moving queue is changed only by its transfer
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_entry_list, require_sorted_set
+local moved, to = 0, $to
+if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
+  return { now, 'moving', 0 }
 end
-local why = to == 'list' and check_list(@target)
+local why = to == 'list' and check_entry_list(@target)
 if why then
   return { now, why, 0 }
 elseif to ~= '' then
@@ -37,10 +37,7 @@ local time = $due:sub(1, 1) == '+' and now + tonumber($due:sub(2)) or tonumber($
 for i = &entries, #ARGV, 3 do
   if remove_entry(ARGV[i], ARGV[i + 1]) > 0 then
     moved = moved + 1
-    if $mover ~= '' then
-      redis.call('SREM', @removed[1], ARGV[i])
-      redis.call('SREM', @removed[2], ARGV[i])
-    elseif to == '' then
+    if to == '' then
       redis.call('SADD', choose_removed(tonumber($remember)), ARGV[i])
     elseif to == 'list' then
       redis.call('LPUSH', @target, ARGV[i + 2])

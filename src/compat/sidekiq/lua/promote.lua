@@ -4,8 +4,8 @@
 -- args: now channel queue entries...
 --   entries: each as it is in the set, and as it will be in the queue
 -- Returns { now, why not|'', how many were moved }
--- include read_time, check_format, wake_node, check_list
-local why = check_list(@list)
+-- include read_time, check_format, wake_node, check_entry_list
+local why = check_entry_list(@list)
 if why then
   return { now, why, 0 }
 end

@@ -2,12 +2,12 @@
 -- push: adds jobs to one queue, each at once or at its time.
 -- keys: conf queues list schedule removed[2] idle
 -- args: now channel remember queue may_be_known ready_count jobs...
---   jobs: id and entry of each ready one; then id, entry and due (or + and how long) of each scheduled one
--- Returns { now, why not|'', { id of each that is known } }
--- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_list, call_in_chunks
+--   jobs: for each ready job: id, entry; then for each scheduled job: id, entry, due (or + and how long)
+-- Returns { now, why not|'', { id of each known job } }
+-- include read_time, check_format, wake_node, rotate_removed, choose_removed, pick_score, check_entry_list, call_in_chunks
 local looks, later_at = $may_be_known == '1', &jobs + 2 * $ready_count
 local known, ids, entries, later, same_time = {}, {}, {}, {}, {}
-local why = check_list(@list)
+local why = check_entry_list(@list)
 if why then
   return { now, why, {} }
 end

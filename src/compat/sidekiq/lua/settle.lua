@@ -2,9 +2,9 @@
 -- settle: records outcomes, each only if the node still holds the entry under its fence.
 -- keys: conf running list retry schedule dead crashes job done removed[2] idle processed processed_today failed failed_today
 -- args: now channel node remember plain_count id_count fields...
---   fields: the field of each plain ack; ids to remember; then of each other: field, outcome, time, entry|'', id
+--   fields: for each plain ack: field; ids to remember; then for each other outcome: field, outcome, time, entry|'', id
 -- An outcome is k (ack, kept), b (bury), d (drop), r (retry), l (release), w (release, and wait) or a (ack).
--- Returns { now, { number, from 1, of each that was not held: first the plain acks, then the others } }
+-- Returns { now, { for each job that was not held: its number from 1, first the plain acks, then the others } }
 -- include read_time, check_format, wake_node, rotate_removed, choose_removed, parse_int, count_held, subtract_held, pick_score, bury_entry
 -- include call_in_chunks, require_sorted_set, count_processed, apply_outcome
 local plain, lost, freed = tonumber($plain_count), {}, {}

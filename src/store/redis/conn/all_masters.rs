@@ -40,7 +40,9 @@ impl Servers {
             }
             if !budget.wait_for_retry().await {
                 let error = replies.into_iter().find_map(|(_, reply)| reply.into_error());
-                return Err(error.unwrap_or_else(|| Error::store(op, "no master is known")));
+                return Err(error.unwrap_or_else(|| {
+                    Error::store(op, "no master is known; check that the servers run and that the address is right")
+                }));
             }
             self.suspect_masters(replies.iter().map(|(address, _)| address));
             self.discover_masters(0, discovery_count).await;

@@ -10,6 +10,7 @@ use redis::{
     ProtocolVersion, RedisConnectionInfo, RedisError, TlsCertificates,
 };
 
+use rustls::crypto::CryptoProvider;
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
@@ -57,8 +58,7 @@ impl Connector {
             return Err(Error::invalid("sentinel_password", reason));
         }
         if url.tls {
-            // The first provider installed counts for the whole process; any provider works.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+            ensure_crypto_provider();
         }
         let connector = Connector { tls: url.tls, certificates: read_certificates(options)?, login };
         if let (Some(host), Some(_)) = (url.hosts.first(), &options.cert) {
@@ -140,6 +140,17 @@ impl Connector {
     }
 }
 
+/// Makes sure that the process has a provider of cryptography, and keeps one that the program has installed.
+///
+/// The client crate builds its TLS configuration itself and takes no provider: it uses that of the process. Without one,
+/// rustls installs one too, or panics if the program's crates enable several.
+fn ensure_crypto_provider() {
+    if CryptoProvider::get_default().is_none() {
+        // Fails if another thread has just installed one, which then counts.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
 fn build_login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     if let Some(user) = user {
@@ -164,4 +175,21 @@ fn read_certificates(options: &StoreOptions) -> Result<Option<TlsCertificates>> 
     };
     let has_certificates = root_cert.is_some() || client_tls.is_some();
     Ok(has_certificates.then_some(TlsCertificates { client_tls, root_cert }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only unit test that opens a connector with TLS: the provider belongs to the process.
+    #[test]
+    fn provider_that_the_program_has_installed_is_kept() {
+        let mut own = rustls::crypto::ring::default_provider();
+        own.cipher_suites.truncate(1);
+        own.install_default().expect("no other test of this process needs a provider");
+        let url = RedisUrl::parse("rediss://localhost").expect("is valid").expect("is a server");
+        Connector::new(&url, &StoreOptions::default()).expect("needs no connection");
+        let kept = CryptoProvider::get_default().expect("is installed");
+        assert_eq!(kept.cipher_suites.len(), 1, "the provider of the program was replaced");
+    }
 }

@@ -86,38 +86,42 @@ fn is_client_untrusted(error: &RedisError) -> bool {
 /// Builds the error for a request that did not run, with advice for known causes.
 pub(crate) fn rejected_error(op: &'static str, error: RedisError) -> Error {
     if let Some(reason) = newer_format(&error) {
-        return Error::Store { op, reason, source: Some(Box::new(error)) };
+        return Error::store_with_cause(op, reason, error);
     }
     let message = error.to_string();
     let advice = match error.code() {
         Some("OOM") => {
-            "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room: `duly jobs rm state:done` makes some"
+            "; the server's memory is full, so it rejects pushes, while claims and settles continue; raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
         }
         Some("NOPERM") => ACL_ADVICE,
         _ if is_script_denied(&message) => ACL_ADVICE,
         Some("NOAUTH" | "WRONGPASS") => "; put user and password into the URL: redis://user:password@host",
-        Some("MISCONF") => "; the server cannot save to its disk and refuses writes until it can",
-        Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
-        Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write)",
+        Some("MISCONF") => {
+            "; the server cannot save to its disk, and rejects writes until it can: check its disk and its log"
+        }
+        Some("READONLY") => "; this is a replica: use the address of the master, or redis+sentinel://",
+        Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write): check the replicas",
         Some("CROSSSLOT") => CLUSTER_ADVICE,
         _ if message.contains("DB index is out of range") => {
             "; the server has fewer databases (its setting `databases`): use /0"
         }
         _ if message.contains("unknown command 'SENTINEL'") => {
-            "; this is a server, not a Sentinel: name its Sentinels (port 26379 unless set otherwise), or use redis://"
+            "; this is not a Sentinel: use the addresses of the Sentinels (their default port is 26379), or redis://"
         }
         _ if is_sentinel_reply(&message) => "; this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER",
-        _ if message.contains("cluster support disabled") => "; this server is part of no Cluster: use redis://",
+        _ if message.contains("cluster support disabled") => "; this server is not part of a Cluster: use redis://",
         _ => "",
     };
-    Error::Store { op, reason: format!("{message}{advice}"), source: Some(Box::new(error)) }
+    Error::store_with_cause(op, format!("{message}{advice}"), error)
 }
 
 /// Returns the reason if a newer duly has changed a queue's format. The script replies `FORMAT`, the format and the
 /// key.
 fn newer_format(error: &RedisError) -> Option<String> {
     let (format, key) = error.detail().filter(|_| error.code() == Some("FORMAT"))?.split_once(' ')?;
-    Some(format!("{key} has format {format}, this build of duly knows up to {QUEUE_FORMAT}; use a newer duly"))
+    Some(format!(
+        "{key} has format {format}, but this build of duly supports formats up to {QUEUE_FORMAT}; use a newer duly"
+    ))
 }
 
 /// Returns whether an ACL denied something to a script. Redis and Valkey have no error code for it.
@@ -130,43 +134,64 @@ fn is_sentinel_reply(message: &str) -> bool {
     ["'TIME'", "'CLUSTER'"].iter().any(|command| message.contains(&format!("unknown command {command}")))
 }
 
-const ACL_ADVICE: &str = "; `duly doctor --acl` prints the ACL line that this user needs";
-const CLUSTER_ADVICE: &str = "; this server is part of a Cluster: use redis+cluster://";
+const ACL_ADVICE: &str = "; grant this user the rights that `duly doctor --acl` prints";
+const CLUSTER_ADVICE: &str = "; this server is part of a Cluster; use redis+cluster://";
 
 /// Builds the error for a redirect from a server that the URL describes as standalone.
 pub(crate) fn cluster_required_error(op: &'static str, error: RedisError) -> Error {
-    Error::Store { op, reason: format!("{error}{CLUSTER_ADVICE}"), source: Some(Box::new(error)) }
+    Error::store_with_cause(op, format!("{error}{CLUSTER_ADVICE}"), error)
 }
 
 /// Returns whether the server does not have a command, or denies it to this user.
-pub(in crate::store::redis) fn is_forbidden(error: &Error) -> bool {
-    let Error::Store { source: Some(source), .. } = error else {
+pub(crate) fn is_forbidden(error: &Error) -> bool {
+    let Error::Store { cause: Some(cause), .. } = error else {
         return false;
     };
-    source.downcast_ref::<RedisError>().is_some_and(|error| matches!(error.code(), Some("NOPERM" | "ERR")))
+    cause.downcast_ref::<RedisError>().is_some_and(|error| matches!(error.code(), Some("NOPERM" | "ERR")))
 }
 
 /// Builds the error for a request that could not be sent.
 pub(crate) fn unreachable_error(op: &'static str, address: &ServerAddress, error: RedisError) -> Error {
     let reason = match error.kind() {
         _ if is_server_untrusted(&error) => format!(
-            "the server at {address} is not trusted: {error}; name the authority that signed its certificate with ca=FILE in the URL, and the server by a name that is in it"
+            "the certificate of the server at {address} is not trusted: {error}; add its certificate authority to the URL with ca=FILE, and use a host name that is in the certificate"
         ),
         _ if is_client_untrusted(&error) => format!(
-            "the server at {address} does not trust us: {error}; name a certificate that it trusts with cert=FILE and key=FILE in the URL"
+            "the server at {address} does not trust this client: {error}; add a client certificate that it trusts to the URL, with cert=FILE and key=FILE"
         ),
         ErrorKind::Io if error.is_connection_dropped() || error.is_timeout() => format!(
-            "cannot reach the server at {address}: {error}; is it running, is the address right, and does it speak TLS (rediss://) or not (redis://)?"
+            "cannot reach the server at {address}: {error}; check that it runs, the address, and the scheme (rediss:// for TLS)"
         ),
         ErrorKind::Io => {
-            format!("cannot reach the server at {address}: {error}; is it running, and is the address right?")
+            format!("cannot reach the server at {address}: {error}; check that it runs, and the address")
         }
         _ => return rejected_error(op, error),
     };
-    Error::Store { op, reason, source: Some(Box::new(error)) }
+    Error::store_with_cause(op, reason, error)
 }
 
 /// Builds the error for a request that may have run.
 pub(crate) fn unknown_error(op: &'static str, error: RedisError) -> Error {
-    Error::Unknown { op, source: Some(Box::new(error)) }
+    Error::unknown_with_cause(op, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_contains_the_message_of_the_server_once() {
+        let refused = || RedisError::from(std::io::Error::other("no route to host"));
+        let address = ServerAddress { host: "redis".into(), port: 6379 };
+        for error in [
+            unreachable_error("open", &address, refused()),
+            rejected_error("push", refused()),
+            unknown_error("push", refused()),
+            unknown_error("push", refused()).into_unknown(),
+            rejected_error("push", refused()).into_unknown(),
+        ] {
+            assert_eq!(error.to_string().matches("no route to host").count(), 1, "{error}");
+            assert!(std::error::Error::source(&error).is_none(), "{error:?}");
+        }
+    }
 }

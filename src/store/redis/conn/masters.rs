@@ -58,13 +58,13 @@ impl MasterUnknown {
         };
         let own_password = is_sentinel && matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
         match errors::unreachable_error(op, &address, error) {
-            Error::Store { source, .. } if own_password => {
+            Error::Store { cause, .. } if own_password => {
                 let reason = format!(
-                    "{message}: {address} requires a password; add the Sentinels' own to the URL as sentinel_password=... (and sentinel_user=... if it belongs to a user)"
+                    "{message}: {address} requires a password; add the password of the Sentinels to the URL as sentinel_password=..., and their user, if they have one, as sentinel_user=..."
                 );
-                Error::Store { op, reason, source }
+                Error::Store { op, reason, cause }
             }
-            Error::Store { reason, source, .. } => Error::Store { op, reason: format!("{message}: {reason}"), source },
+            Error::Store { reason, cause, .. } => Error::Store { op, reason: format!("{message}: {reason}"), cause },
             other => other,
         }
     }
@@ -246,7 +246,7 @@ impl Servers {
         let error = self.state().discovery_error.clone();
         let message = match &self.url.topology {
             Topology::Sentinel(name) if error.as_ref().is_some_and(|error| !error.is_sentinel) => {
-                format!("the master that Sentinels name for {name:?} cannot be used")
+                format!("the Sentinels name a master for {name:?}, but it cannot be used")
             }
             Topology::Sentinel(name) => {
                 format!("no Sentinel of {} names a master for {name:?}", self.url.display_url())

@@ -31,14 +31,14 @@ use redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
 
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, Result};
 use crate::store::StoreOptions;
 use crate::store::redis::conn::abandoned::ClientId;
 pub(super) use crate::store::redis::conn::all_masters::MasterReply;
 use crate::store::redis::conn::connection::{ReplyLost, ServerConnection, ServerPushHandler};
 use crate::store::redis::conn::connector::Connector;
 use crate::store::redis::conn::errors::ErrorClass;
-pub(super) use crate::store::redis::conn::errors::is_forbidden;
+pub(crate) use crate::store::redis::conn::errors::is_forbidden;
 use crate::store::redis::conn::masters::{DiscoveryError, MasterUnknown};
 use crate::store::redis::conn::replica_wait::ReplicaWaitPool;
 pub(super) use crate::store::redis::conn::request::ReplicaConfirmation;
@@ -200,7 +200,10 @@ impl Servers {
         let master = self.master_of(slot);
         let pool = self.state().replica_wait_pool(master);
         let Some(permit) = pool.acquire().await else {
-            return Err(Error::store(op, "too many requests wait for replicas of this server; nothing was sent"));
+            return Err(Error::store(
+                op,
+                "too many requests wait for replicas of this server; nothing was sent; check the replicas, and try again",
+            ));
         };
         self.send_request(op, ConnectionRole::ReplicaWait(permit.index), slot, &request).await
     }
@@ -450,8 +453,8 @@ impl ServersState {
 }
 
 fn unconfirmed_error(op: &'static str, reason: Option<RedisError>) -> Error {
-    let too_few = || "fewer replicas than `replicas` requires confirmed it in time".into();
-    Error::Unknown { op, source: Some(reason.map_or_else(too_few, Box::from)) }
+    let too_few = || BoxError::from("fewer replicas confirmed it in time than `replicas` requires");
+    Error::unknown_with_cause(op, reason.map_or_else(too_few, Box::from))
 }
 
 /// Loads a script into a server; safe to repeat.

@@ -29,11 +29,11 @@ impl ConnectionRole {
         let role = match self {
             ConnectionRole::Client => "client",
             ConnectionRole::Worker => "worker",
-            ConnectionRole::BulkRead => "records",
+            ConnectionRole::BulkRead => "bulk-read",
             ConnectionRole::Heartbeat => "heartbeat",
-            ConnectionRole::ReplicaWait(_) => "replicated",
-            ConnectionRole::LockExtend => "locks",
-            ConnectionRole::BlockingRead(_) => "watch",
+            ConnectionRole::ReplicaWait(_) => "replica-wait",
+            ConnectionRole::LockExtend => "lock-extend",
+            ConnectionRole::BlockingRead(_) => "blocking-read",
         };
         let mut host = crate::node::host_name();
         // The server accepts no other characters in a name.

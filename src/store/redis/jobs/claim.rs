@@ -18,7 +18,7 @@ use crate::store::redis::{Redis, cron, script};
 use crate::store::{CLAIM_MAX, Claim, ClaimReply, TAKE_BACK_MAX};
 
 /// The error in the history for an attempt whose node died.
-const NODE_DIED_ERROR: &str = "the node died, or was paused beyond its lease, while it held this job";
+const NODE_DIED_ERROR: &str = "the node died while it held this job, or was paused for longer than its lease";
 /// Bounds on the due jobs that a claim promotes; between them it promotes as many as it may take. Promoting reads each
 /// job and updates the schedule and the index, and the server runs nothing else meanwhile.
 const PROMOTED_MIN: usize = 100;
@@ -29,7 +29,7 @@ const ORPHANS_MAX: usize = 100;
 const RECORDS_BYTES_MAX: usize = 1024 * 1024;
 const RECORDS_AT_ONCE_MAX: usize = 64;
 /// Maximum scan requests over the held jobs when a node resyncs.
-const RESYNC_STEPS_MAX: usize = 10_000;
+const RESYNC_BATCHES_MAX: usize = 10_000;
 
 /// Implements `JobStore::claim`.
 pub(crate) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<ClaimReply> {
@@ -40,7 +40,7 @@ pub(crate) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
         (taken_back, suspect_has_more) = take_back(store, node, suspect, &keys).await?;
     }
     let mut reply = match (claim.resync, claim.max) {
-        (true, _) => resync(store, node, &keys).await?,
+        (true, _) => resync(store, node, &keys, claim.args_bytes_max.is_none()).await?,
         (false, 0) => leave_idle_list(store, node, &keys).await?,
         (false, max) => take_ready(store, node, &keys, &claim, max.min(CLAIM_MAX)).await?,
     };
@@ -53,10 +53,11 @@ pub(crate) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
 /// Takes ready jobs, and deferred jobs that the node can run if any job was deferred since it last looked.
 async fn take_ready(store: &Redis, node: NodeId, keys: &QueueKeys, claim: &Claim, max: usize) -> Result<ClaimReply> {
     let checks_deferred = store.has_unchecked_deferrals(node, keys);
-    let mut reply = claim_once(store, node, keys, max, checks_deferred.then_some(claim)).await?;
-    let free = max - reply.jobs.len().min(max);
-    if !checks_deferred && free > 0 && store.has_unchecked_deferrals(node, keys) {
-        match claim_once(store, node, keys, free, Some(claim)).await {
+    let mut limits = ClaimLimits { jobs: max, args_bytes: claim.args_bytes_max };
+    let mut reply = claim_once(store, node, keys, limits, checks_deferred.then_some(claim)).await?;
+    limits.subtract(&reply.jobs);
+    if !checks_deferred && limits.have_room() && store.has_unchecked_deferrals(node, keys) {
+        match claim_once(store, node, keys, limits, Some(claim)).await {
             Ok(rest) => {
                 let jobs = std::mem::take(&mut reply.jobs).into_iter().chain(rest.jobs).collect();
                 reply = ClaimReply { jobs, ..rest };
@@ -73,21 +74,44 @@ async fn take_ready(store: &Redis, node: NodeId, keys: &QueueKeys, claim: &Claim
     Ok(reply)
 }
 
+/// How much a claim may take.
+#[derive(Clone, Copy)]
+struct ClaimLimits {
+    jobs: usize,
+    args_bytes: Option<usize>,
+}
+
+impl ClaimLimits {
+    /// Subtracts these jobs and their args.
+    fn subtract(&mut self, jobs: &[HeldJob]) {
+        self.jobs = self.jobs.saturating_sub(jobs.len());
+        let used: usize = jobs.iter().map(|held| held.args_bytes).sum();
+        self.args_bytes = self.args_bytes.map(|max| max.saturating_sub(used));
+    }
+
+    fn have_room(&self) -> bool {
+        self.jobs > 0 && self.args_bytes != Some(0)
+    }
+}
+
 /// Claims once; with `deferred_for`, also looks through the deferred jobs.
 async fn claim_once(
     store: &Redis,
     node: NodeId,
     keys: &QueueKeys,
-    max: usize,
+    limits: ClaimLimits,
     deferred_for: Option<&Claim>,
 ) -> Result<ClaimReply> {
+    let max = limits.jobs;
     let mut cmd = script::CLAIM.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(max.clamp(PROMOTED_MIN, PROMOTED_MAX)).arg(micros(store.options.lease));
     cmd.arg(u8::from(store.swap_idle(node, &keys.queue, true)));
-    match deferred_for.map(|claim| &claim.kinds) {
-        Some(Some(kinds)) => kinds.iter().for_each(|kind| _ = cmd.arg(kind)),
-        Some(None) => _ = cmd.arg(""),
+    cmd.arg(limits.args_bytes.map_or_else(String::new, |max| max.to_string()));
+    match deferred_for.map(|claim| (&claim.kinds, &claim.excluded_kind)) {
+        Some((Some(kinds), _)) => kinds.iter().for_each(|kind| _ = cmd.arg(kind)),
+        Some((None, Some(excluded))) => _ = cmd.arg(format!("\0{excluded}")),
+        Some((None, None)) => _ = cmd.arg(""),
         None => {}
     }
     let mut reply = store.run_script("claim", ConnectionRole::Worker, keys.slot, &script::CLAIM, &cmd).await?;
@@ -152,7 +176,7 @@ async fn read_records(store: &Redis, keys: &QueueKeys, tickets: &[Option<Vec<u8>
         .await
         .map_err(Error::into_unknown)?;
     let found = reply::byte_list("claim", found).map_err(Error::into_unknown)?;
-    if found.len() == tickets.len() { Ok(found) } else { Err(Error::Unknown { op: "claim", source: None }) }
+    if found.len() == tickets.len() { Ok(found) } else { Err(Error::unknown("claim")) }
 }
 
 /// Returns how many records to read next: as many as fit if all are as long as the longest so far. At most twice as
@@ -176,7 +200,8 @@ fn decode_held_job(
     let parts = LocatorParts { failures: meta.failures, ticket_number: meta.ticket_number };
     let locator = if has_meta { parts.pack() } else { LocatorParts::NO_META };
     let due = if meta.due > 0 { meta.due } else { due };
-    HeldJob { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, locator }
+    let args_bytes = job.args.len();
+    HeldJob { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, locator, args_bytes }
 }
 
 /// Decodes a job that a push delivered to a node: fence, id, record.
@@ -217,28 +242,32 @@ impl LocatorParts {
 
 async fn leave_idle_list(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<ClaimReply> {
     let mut cmd = script::LEAVE_IDLE.call(keys);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.lease));
     let mut reply = store.run_script("claim", ConnectionRole::Worker, keys.slot, &script::LEAVE_IDLE, &cmd).await?;
     let has_more = reply.int()? == 1;
     Ok(ClaimReply { has_more, ..ClaimReply::new(reply.now, Vec::new()) })
 }
 
 /// Returns all jobs that the node holds in the queue, in the order of their claims.
-async fn resync(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<ClaimReply> {
+async fn resync(store: &Redis, node: NodeId, keys: &QueueKeys, with_args: bool) -> Result<ClaimReply> {
     let mut cursor = "0".to_owned();
     let (mut jobs, mut seen): (Vec<HeldJob>, HashSet<JobId>) = Default::default();
-    for _ in 0..RESYNC_STEPS_MAX {
+    for _ in 0..RESYNC_BATCHES_MAX {
         let mut reply = scan_held(store, "claim", ConnectionRole::BulkRead, keys, &node.to_string(), &cursor).await?;
         cursor = reply.text()?;
         // A hash that grows during a scan returns some fields twice.
-        let found = decode_held_jobs(&mut reply, keys)?.into_iter().flatten().map(|(_, held)| held);
+        let found = decode_held_jobs(&mut reply, keys)?.into_iter().flatten().map(|found| found.held);
+        let before = jobs.len();
         jobs.extend(found.filter(|held| seen.insert(held.job.id)));
+        if !with_args {
+            jobs[before..].iter_mut().for_each(HeldJob::drop_args);
+        }
         if cursor == "0" {
             jobs.sort_by_key(|held| (held.fence, held.job.id));
             return Ok(ClaimReply::new(reply.now, jobs));
         }
     }
-    Err(Error::store("claim", "too many held jobs in this queue to resync"))
+    Err(Error::store("claim", "too many jobs of this queue are running to read them all; run fewer at the same time"))
 }
 
 /// Scans the held jobs of a node, or of all nodes if `node` is empty.
@@ -255,8 +284,16 @@ pub(crate) async fn scan_held(
     store.run_script(op, role, keys.slot, &script::LIST_HELD, &cmd).await
 }
 
-/// Decodes the held jobs of such a scan with their holders; `None` for each unreadable one.
-pub(crate) fn decode_held_jobs(reply: &mut ScriptReply, keys: &QueueKeys) -> Result<Vec<Option<(NodeId, HeldJob)>>> {
+/// A held job that such a scan found.
+pub(crate) struct ScannedHeldJob {
+    pub(crate) node: NodeId,
+    pub(crate) held: HeldJob,
+    /// It was cancelled.
+    pub(crate) cancelling: bool,
+}
+
+/// Decodes the held jobs of such a scan; `None` for each unreadable one.
+pub(crate) fn decode_held_jobs(reply: &mut ScriptReply, keys: &QueueKeys) -> Result<Vec<Option<ScannedHeldJob>>> {
     let (ids, values, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
     let mut found = Vec::with_capacity(ids.len());
     for (((id, value), record), meta) in ids.iter().zip(&values).zip(&records).zip(&metas) {
@@ -264,12 +301,24 @@ pub(crate) fn decode_held_jobs(reply: &mut ScriptReply, keys: &QueueKeys) -> Res
         let holder = value.as_deref().and_then(record::decode_held);
         found.push(match (id, holder, record) {
             (Some(id), Some((node, fence, has_meta)), Some(record)) => {
-                Some((node, decode_held_job(id, &keys.queue, record, meta.as_deref(), has_meta, fence)))
+                let held = decode_held_job(id, &keys.queue, record, meta.as_deref(), has_meta, fence);
+                let cancelling = value.as_deref().is_some_and(record::is_cancelled);
+                Some(ScannedHeldJob { node, held, cancelling })
             }
             _ => None,
         });
     }
     Ok(found)
+}
+
+/// Implements `JobStore::set_alone`.
+pub(crate) async fn set_alone(store: &Redis, node: NodeId, held: &HeldJob, alone: bool) -> Result<bool> {
+    let keys = store.keys(&held.job.queue);
+    let mut cmd = script::SET_ALONE.call(&*keys);
+    cmd.arg(store.manual_now()).arg(node.to_string()).arg(held.job.id.as_bytes());
+    cmd.arg(format!("{:016}", held.fence.0)).arg(u8::from(alone));
+    let mut reply = store.run_script("set_alone", ConnectionRole::Worker, keys.slot, &script::SET_ALONE, &cmd).await?;
+    Ok(reply.int()? == 1)
 }
 
 /// Takes back a bounded number of jobs from a node that may be dead. Returns the number, and whether there may be more.

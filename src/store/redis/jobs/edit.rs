@@ -1,18 +1,23 @@
 //! Changes to jobs that are not running: edits, removals, new due times, and bulk changes.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::clock::micros;
 use crate::error::Result;
 use crate::job::push::Due;
-use crate::job::{JobId, State};
+use crate::job::{JobId, State, UniqueKey};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::query::find_job;
-use crate::store::redis::jobs::{capacity, job_index, query};
+use crate::store::redis::jobs::{cancel, capacity, job_index, query, remove_queue};
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::reply::ScriptReply;
 use crate::store::redis::{Redis, record, reply, script};
-use crate::store::{AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit};
+use crate::store::{
+    AdminStore, BULK_CHANGE_MAX, CancelReply, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit,
+    RemoveQueueResult,
+};
 
 /// Maximum attempts of an edit while other clients change the record.
 const EDIT_TRIES_MAX: u32 = 5;
@@ -25,8 +30,16 @@ impl AdminStore for Redis {
         edit(self, id, &change).await
     }
 
+    async fn cancel(&self, id: JobId, keep: Duration) -> Result<CancelReply> {
+        cancel::cancel(self, id, keep).await
+    }
+
     async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
         capacity::set_capacity(self, queue, capacity).await
+    }
+
+    async fn remove_queue(&self, queue: &str, only_unused: bool) -> Result<RemoveQueueResult> {
+        remove_queue::remove_queue(self, queue, only_unused).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
@@ -71,7 +84,9 @@ pub(crate) async fn edit(store: &Redis, id: JobId, edit: &JobEdit) -> Result<Cha
 /// Implements `JobStore::remove`.
 pub(crate) async fn remove(store: &Redis, id: JobId) -> Result<ChangeResult> {
     match find_job(store, "remove", id).await? {
-        Some((keys, record)) => remove_from_queue(store, &keys, id, record.job.unique.as_deref(), "").await,
+        Some((keys, record)) => {
+            remove_from_queue(store, &keys, id, record.job.unique.as_ref().map(UniqueKey::as_str), "").await
+        }
         None => Ok(ChangeResult::NotFound),
     }
 }
@@ -95,7 +110,9 @@ pub(crate) async fn remove_from_queue(
 /// Implements `JobStore::reschedule`.
 pub(crate) async fn reschedule(store: &Redis, id: JobId, due: Due) -> Result<ChangeResult> {
     match find_job(store, "reschedule", id).await? {
-        Some((keys, record)) => reschedule_in_queue(store, &keys, id, record.job.unique.as_deref(), "", due).await,
+        Some((keys, record)) => {
+            reschedule_in_queue(store, &keys, id, record.job.unique.as_ref().map(UniqueKey::as_str), "", due).await
+        }
         None => Ok(ChangeResult::NotFound),
     }
 }
@@ -160,16 +177,18 @@ async fn change_one(store: &Redis, op: &'static str, target: &ChangeTarget, due:
     else {
         return Ok(ChangeResult::NotFound);
     };
-    let key = record::decode(target.id, &target.queue, &stored).0.unique;
+    let job = record::decode(target.id, &target.queue, &stored).0;
+    let key = job.unique.as_ref().map(UniqueKey::as_str);
     let state = match target.state {
         State::Scheduled => "s",
         State::Ready => "r",
         State::Done => "d",
         State::Dead => "b",
+        State::Cancelled => "c",
         State::Running => return Ok(ChangeResult::Running),
     };
     match due {
-        None => remove_from_queue(store, &keys, target.id, key.as_deref(), state).await,
-        Some(due) => reschedule_in_queue(store, &keys, target.id, key.as_deref(), state, due).await,
+        None => remove_from_queue(store, &keys, target.id, key, state).await,
+        Some(due) => reschedule_in_queue(store, &keys, target.id, key, state, due).await,
     }
 }

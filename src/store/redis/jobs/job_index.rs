@@ -53,7 +53,7 @@ impl RedisIndexQuery {
         match state {
             State::Scheduled => !self.terms.is_empty(),
             State::Dead => !self.terms.is_empty() || in_range,
-            State::Ready | State::Running | State::Done => false,
+            State::Ready | State::Running | State::Done | State::Cancelled => false,
         }
     }
 

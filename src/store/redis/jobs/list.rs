@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::job::filter::Matcher;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::redis::jobs::claim::{decode_held_jobs, scan_held};
+use crate::store::redis::jobs::claim::{ScannedHeldJob, decode_held_jobs, scan_held};
 use crate::store::redis::jobs::job_index::RedisIndexQuery;
 use crate::store::redis::jobs::query::{StateDetail, build_record, get_from_queue, queue_counts};
 use crate::store::redis::keys::QueueKeys;
@@ -19,11 +19,12 @@ use crate::store::redis::{Redis, reply, script};
 use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE_MAX};
 
 /// Jobs read in one request; their args come along and may be large.
-const JOBS_PER_STEP: usize = 200;
+const JOBS_PER_BATCH: usize = 200;
 /// Number of concurrent requests for the details of jobs.
 const DETAILS_AT_ONCE: usize = 50;
 /// The order in which states are listed.
-const STATE_ORDER: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
+const STATE_ORDER: [State; 6] =
+    [State::Running, State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
 
 /// The largest number in a cursor, the largest integer that scripts represent exactly.
 const EXACT_INTEGER_MAX: i64 = 1 << 53;
@@ -74,8 +75,11 @@ pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
                 return Ok(page);
             }
             // A filtered list reads more jobs than it returns.
-            let max =
-                if query.needs_filtering(*state) { JOBS_PER_STEP } else { JOBS_PER_STEP.min(limit - page.jobs.len()) };
+            let max = if query.needs_filtering(*state) {
+                JOBS_PER_BATCH
+            } else {
+                JOBS_PER_BATCH.min(limit - page.jobs.len())
+            };
             let (jobs, next_cursor) = query.read_jobs(&cursor, *state, max).await?;
             let mut complete = true;
             for (record, job_cursor) in jobs {
@@ -184,6 +188,7 @@ impl<'l> RedisListQuery<'l> {
                 State::Scheduled => StateDetail::Scheduled(position),
                 State::Done => StateDetail::Done(position),
                 State::Dead => StateDetail::Dead,
+                State::Cancelled => StateDetail::Cancelled,
                 State::Ready | State::Running => StateDetail::Ready,
             };
             let id = last.get(..16).and_then(reply::parse_job_id);
@@ -231,6 +236,7 @@ impl<'l> RedisListQuery<'l> {
             State::Scheduled => "scheduled",
             State::Done => "done",
             State::Dead => "dead",
+            State::Cancelled => "cancelled",
         };
         let is_start = cursor.last_member.is_empty() && cursor.position == 0;
         let position = match (state, range.0, keep_range) {
@@ -344,11 +350,11 @@ async fn read_running(
         if from != job_cursor.position {
             job_cursor = RedisListCursor { last_member: Vec::new(), position: from, ..job_cursor };
         }
-        let Some((node, held)) = held else { continue };
-        let id = held.job.id.as_bytes();
+        let Some(found) = held else { continue };
+        let id = found.held.job.id.as_bytes();
         if !job_cursor.last_member.chunks(JOB_ID_BYTES).any(|listed| listed == id) {
             job_cursor.last_member.extend(id);
-            jobs.push((Some(running_record(node, held)), job_cursor.clone()));
+            jobs.push((Some(running_record(found)), job_cursor.clone()));
         }
     }
     let mut next_cursor =
@@ -360,7 +366,7 @@ async fn read_running(
 }
 
 fn invalid_cursor() -> Error {
-    Error::invalid("cursor", "is not from a list; use `next_cursor` of the previous page")
+    Error::invalid("cursor", "is not from a list of jobs; use `next_cursor` of the previous page")
 }
 
 /// Parses a cursor of the server, which is a position in its hash table.
@@ -368,9 +374,10 @@ fn parse_server_cursor(digits: &[u8]) -> i64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-fn running_record(node: crate::NodeId, held: crate::job::HeldJob) -> JobRecord {
+fn running_record(found: ScannedHeldJob) -> JobRecord {
+    let ScannedHeldJob { node, held, cancelling } = found;
     let record = JobRecord::new(held.job, State::Running, held.due, held.attempts, held.crashes);
-    JobRecord { node: Some(node), fence: Some(held.fence), ..record }
+    JobRecord { node: Some(node), fence: Some(held.fence), cancelling, ..record }
 }
 
 impl RedisListCursor {

@@ -1,5 +1,6 @@
 //! Jobs: push, claim and settle, and every query and change of a job.
 
+pub(crate) mod cancel;
 pub(crate) mod capacity;
 pub(crate) mod claim;
 pub(crate) mod edit;
@@ -8,6 +9,7 @@ pub(crate) mod list;
 pub(crate) mod progress;
 pub(crate) mod push;
 pub(crate) mod query;
+pub(crate) mod remove_queue;
 pub(crate) mod settle;
 
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::error::Result;
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
+use crate::job::{HeldJob, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::nodes::wakes;
@@ -39,6 +41,10 @@ impl JobStore for Redis {
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         settle::settle(self, node, ends).await
+    }
+
+    async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool> {
+        claim::set_alone(self, node, &held, alone).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
@@ -74,7 +80,8 @@ impl JobStore for Redis {
     }
 
     async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
-        let keys = self.register_queue("set_paused", queue).await?;
+        // A resume does not create a queue.
+        let keys = if paused { self.register_queue("set_paused", queue).await? } else { self.keys(queue) };
         let mut cmd = script::SET_PAUSED.call(&*keys);
         cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
         let value =

@@ -3,17 +3,17 @@
 //! The jobs of a queue take the first of four paths that fits them:
 //!
 //! 1. **A plain transaction**: jobs that are due at once, with new ids and without unique keys, while this process knows
-//!    of no capacity limit and of no idle node. At batch 10 it costs the server 1.4 us per job against 3.3 us for a
-//!    script, at batch 100 1.1 to 1.4 us against 2.3 us (benchmark `redis-lifecycle`).
+//!    of no capacity and of no idle node. It costs the server 0.59 to 0.67 times as much CPU per job as path 3.
 //! 2. **`deliver_to_idle`**: one such job while a node may be idle. The node receives the job itself and starts it
-//!    without a claim. A job then starts 0.18 to 0.42 ms after the push (p50 of two runs of `redis-wake`), and after
-//!    0.63 ms if it must be claimed.
-//! 3. **`push`**: such jobs in a batch, and jobs that are due later. It wakes an idle node in the same request, and has
-//!    fewer keys than the next one.
+//!    without a claim, 0.65 ms after the push (p50 of `redis-wake`).
+//! 3. **`push`**: such jobs in a batch, and jobs that are due later. It wakes an idle node in the same request. It costs
+//!    the server 0.86 times as much CPU per job as path 4, because it has fewer keys and parts, and checks no ids.
 //! 4. **`push_checked`**: jobs with chosen ids or unique keys, and every resend. It checks first which of them exist.
 //!
-//! Paths 2 and 3 return whether a node was idle and whether the queue has a capacity limit. The next push of the
-//! process decides by that.
+//! The benchmark `redis-push-paths` prints the costs; `docs/internals/benchmarks.md` has all figures.
+//!
+//! Paths 2 and 3 return whether a node was idle and whether the queue has a capacity. The next push of the process
+//! decides by that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ use redis::{Cmd, Value};
 
 use crate::clock::{Clock, Micros, micros};
 use crate::error::{Error, Result};
-use crate::job::JobId;
-use crate::job::push::{Due, Push, PushResult, UniqueConflict};
+use crate::job::push::{Due, Push, PushResult};
+use crate::job::{JobId, UniqueConflict};
 use crate::store::PUSHED_INDEX;
 use crate::store::redis::Redis;
 use crate::store::redis::keys::QueueKeys;
@@ -57,7 +57,7 @@ pub(crate) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<PushResul
         let pushed = push_queue(store, &queue, &jobs, remaining, &mut results).await;
         pushed.map_err(|error| if index > 0 { partially_applied(error) } else { error })?;
     }
-    let missing = || Error::store("push", "a job got no reply");
+    let missing = || Error::store("push", "a job got no reply; please report this as a bug");
     results.into_iter().map(|result| result.ok_or_else(missing)).collect()
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<PushResul
 pub(crate) fn partially_applied(error: Error) -> Error {
     match error {
         Error::Store { .. } | Error::Unknown { .. } => error.into_unknown(),
-        rejected => Error::Unknown { op: "push", source: Some(rejected.to_string().into()) },
+        rejected => Error::unknown_with_cause("push", rejected.to_string()),
     }
 }
 
@@ -189,10 +189,10 @@ impl QueuePushBatch<'_> {
         let mut lost = false;
         for _ in 0..RESENDS_MAX {
             match self.send_once(store, self.resent || lost).await {
-                Err(Error::Unknown { source, .. })
-                    if store.options.replicas == 0 && !was_rejected_by_server(source.as_deref()) =>
+                Err(Error::Unknown { cause, .. })
+                    if store.options.replicas == 0 && !was_rejected_by_server(cause.as_deref()) =>
                 {
-                    tracing::debug!(?source, "the reply to a push was lost; resending it");
+                    tracing::debug!(?cause, "the reply to a push was lost; resending it");
                     lost = true;
                 }
                 Err(error) if lost => return Err(error.into_unknown()),
@@ -245,7 +245,7 @@ impl QueuePushBatch<'_> {
         Ok(reply)
     }
 
-    /// Pushes jobs that are ready at once and need no checks as a plain transaction, at a third of a script's cost.
+    /// Pushes jobs that are ready at once and need no checks as a plain transaction, which costs less than a script.
     /// Returns `None` if only a script can push them.
     async fn push_in_transaction(&self, store: &Redis) -> Result<Option<ScriptReply>> {
         let now = store.now();
@@ -294,7 +294,7 @@ impl QueuePushBatch<'_> {
     async fn push_or_deliver_single(&self, store: &Redis, push: &Push) -> Result<ScriptReply> {
         let mut cmd = script::DELIVER_TO_IDLE.call(self.keys);
         let (now, priority_list) = (store.now(), record::priority_digit(push.priority) - b'0');
-        cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
+        cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.delivery);
         cmd.arg(priority_list)
             .arg(push.id.as_bytes())
             .arg(record::encode_push(push, now, now))
@@ -382,8 +382,8 @@ impl QueuePushBatch<'_> {
 }
 
 /// Returns whether the server itself reported why the request failed; a resend would fail too.
-fn was_rejected_by_server(source: Option<&(dyn std::error::Error + Send + Sync + 'static)>) -> bool {
-    let error = source.and_then(|source| source.downcast_ref::<redis::RedisError>());
+fn was_rejected_by_server(cause: Option<&(dyn std::error::Error + Send + Sync + 'static)>) -> bool {
+    let error = cause.and_then(|cause| cause.downcast_ref::<redis::RedisError>());
     error.is_some_and(|error| matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension))
 }
 

@@ -51,8 +51,10 @@ pub(crate) async fn get_from_queue(
         return Ok(None);
     }
     let (record, meta, held) = (reply.bytes()?, reply.bytes()?, reply.bytes()?);
-    let (due, done, dead) = (reply.optional_int()?, reply.optional_int()?, reply.optional_int()?);
+    let (due, done) = (reply.optional_int()?, reply.optional_int()?);
+    let (dead, cancelled) = (reply.optional_int()?, reply.optional_int()?);
     let state = match (&held[..], due, done, dead) {
+        (b"", None, None, None) if cancelled.is_some() => StateDetail::Cancelled,
         (b"", None, None, None) => StateDetail::Ready,
         (b"", Some(due), _, _) => StateDetail::Scheduled(due),
         (b"", _, Some(until), _) => StateDetail::Done(until),
@@ -74,6 +76,7 @@ pub(crate) enum StateDetail {
     Running(Vec<u8>),
     Done(Micros),
     Dead,
+    Cancelled,
 }
 
 pub(crate) fn build_record(
@@ -88,13 +91,14 @@ pub(crate) fn build_record(
     let ended: Option<SystemTime> = match state_detail {
         // It is kept from its end on.
         StateDetail::Done(until) => Some(from_micros(until.saturating_sub(micros(job.keep)))),
-        StateDetail::Dead => Some(from_micros(meta.changed_at)),
+        StateDetail::Dead | StateDetail::Cancelled => Some(from_micros(meta.changed_at)),
         _ => None,
     };
-    let (node, fence) = match &state_detail {
-        StateDetail::Running(value) => record::decode_held(value).map(|(node, fence, _)| (node, fence)).unzip(),
-        _ => (None, None),
+    let (held, cancelling) = match &state_detail {
+        StateDetail::Running(value) => (record::decode_held(value), record::is_cancelled(value)),
+        _ => (None, false),
     };
+    let (node, fence) = held.map(|(node, fence, _)| (node, fence)).unzip();
     let due = match state_detail {
         StateDetail::Scheduled(due) => due,
         _ if meta.due > 0 => meta.due,
@@ -106,9 +110,10 @@ pub(crate) fn build_record(
         StateDetail::Running(_) => State::Running,
         StateDetail::Done(_) => State::Done,
         StateDetail::Dead => State::Dead,
+        StateDetail::Cancelled => State::Cancelled,
     };
     let record = JobRecord::new(job, state, from_micros(due), meta.attempts, meta.crashes);
-    JobRecord { node, fence, ended, ..record }
+    JobRecord { node, fence, cancelling, ended, ..record }
 }
 
 /// Implements `AdminStore::unique_holder`.
@@ -146,6 +151,7 @@ pub(crate) async fn queue_counts(store: &Redis, queue: &str) -> Result<QueueCoun
         running: count()?,
         done: count()?,
         dead: count()?,
+        cancelled: count()?,
         bytes: count()?,
         capacity: reply.capacity()?,
         oldest_ready: reply.optional_int()?.map(from_micros),

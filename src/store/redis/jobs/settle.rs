@@ -9,7 +9,7 @@ use redis::Cmd;
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::fingerprint;
-use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE_KIND};
+use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE_KIND, UniqueKey};
 use crate::node::NodeId;
 use crate::store::redis::Redis;
 use crate::store::redis::conn::ConnectionRole;
@@ -145,7 +145,7 @@ fn append_counters<'e>(cmd: &mut Cmd, attempts: impl Iterator<Item = &'e Attempt
             }
         }
         let is_final = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
-        let bytes = if is_final { end.held().job.args.len() as u64 } else { 0 };
+        let bytes = if is_final { end.held().args_bytes as u64 } else { 0 };
         freed_bytes += bytes;
         let _ = write!(codes, "{bytes:08}");
     }
@@ -210,7 +210,7 @@ fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
             cmd.arg("l").arg(time).arg(later(time)).arg("").arg(unchanged.encode_counts()).arg("").arg(0);
         }
     }
-    cmd.arg(end.held().job.unique.as_deref().unwrap_or(""));
+    cmd.arg(end.held().job.unique.as_ref().map(UniqueKey::as_str).unwrap_or(""));
     match &end.outcome {
         Outcome::Ack if !end.keep.is_zero() => cmd.arg(end.result.as_deref().unwrap_or("")).arg(""),
         Outcome::Bury { error } => {

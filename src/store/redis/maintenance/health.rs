@@ -1,4 +1,4 @@
-//! Checks the servers' settings: how durable they are, and what an operator should fix.
+//! Checks the servers' settings: how durable they are, and which of them an operator should change.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,7 +10,10 @@ use crate::error::{Error, Result};
 use crate::store::Health;
 use crate::store::redis::Redis;
 use crate::store::redis::conn::{ConnectionRole, MasterReply, is_forbidden};
-use crate::store::redis::maintenance::acl;
+use crate::store::redis::maintenance::durability::{
+    AppendMode, MasterSettings, describe_durability, parse_settings, settings_from_info,
+};
+use crate::store::redis::maintenance::{acl, vulnerabilities};
 use crate::store::redis::record::RECORD_FORMAT;
 use crate::store::redis::url::{ServerAddress, Topology};
 
@@ -35,26 +38,7 @@ struct MasterInfo {
     settings: MasterSettings,
 }
 
-/// The persistence settings of one server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct MasterSettings {
-    /// `None` if the user may not read it.
-    append_mode: Option<AppendMode>,
-    snapshots: bool,
-    eviction_policy: Option<String>,
-    /// Number of good replicas required for writes (`min-replicas-to-write`), if set.
-    replicas_min: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AppendMode {
-    Off,
-    WithoutFsync,
-    EverySecond,
-    Always,
-}
-
-/// Rejects servers whose settings could lose jobs; each error says how to fix it.
+/// Rejects servers with settings that could lose jobs; each error contains the remedy.
 pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
     let masters = MastersInfo::query(store, "open").await?;
     for master in &masters.reachable {
@@ -62,12 +46,12 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
         if master.info.get("cluster_enabled").is_some_and(|on| on == "1")
             && store.servers.url().topology != Topology::Cluster
         {
-            return Err(Error::store("open", "this server is part of a Cluster: use redis+cluster://"));
+            return Err(Error::store("open", "this server is part of a Cluster; use redis+cluster://"));
         }
         if master.info.get("role").is_some_and(|role| role == "slave")
             && store.servers.url().topology == Topology::Standalone
         {
-            let reason = "this is a replica and accepts no jobs: name the master, or use redis+sentinel://";
+            let reason = "this is a replica and accepts no jobs: use the address of the master, or redis+sentinel://";
             return Err(Error::store("open", reason));
         }
     }
@@ -85,14 +69,14 @@ pub(crate) async fn check_servers_on_open(store: &Redis) -> Result<()> {
             ),
         ));
     }
-    if settings.append_mode == Some(AppendMode::Off) && !store.options.allow_data_loss {
+    if settings.append_mode == Some(AppendMode::Off) && store.options.allow_data_loss != Some(true) {
         let lost = if settings.snapshots { "everything since its last snapshot" } else { "everything" };
         return Err(Error::store(
             "open",
             format!(
                 "the server would lose {lost} when it stops; fix it with `CONFIG SET appendonly yes` and \
-                 `CONFIG SET appendfsync always` (or everysec, which may lose a second or two), also in its configuration \
-                 file; to use it anyway, add allow_data_loss=true to the URL"
+                 `CONFIG SET appendfsync always` (or everysec, which may lose a second or two), and put both \
+                 settings into its configuration file; to use it anyway, add allow_data_loss=true to the URL"
             ),
         ));
     }
@@ -117,7 +101,7 @@ pub(crate) async fn health(store: &Redis) -> Result<Health> {
             format!("{} of {}", field("used_memory_human"), describe_memory_limit(field("maxmemory_human"))),
         ),
         ("replicas".into(), replicas.to_string()),
-        ("server_clock".into(), format!("{} ms from ours", skew / 1_000)),
+        ("server_clock".into(), format!("{} ms from the clock of this machine", skew / 1_000)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut warnings = masters.warnings(store);
@@ -126,7 +110,7 @@ pub(crate) async fn health(store: &Redis) -> Result<Health> {
     }
     if skew.abs() > CLOCK_SKEW_MAX {
         warnings.push(format!(
-            "the server's clock is {} ms from ours: due times follow the server's clock; synchronize both by NTP",
+            "the clocks of the server and of this machine differ by {} ms, and jobs start by the server's clock: synchronize both with NTP",
             skew / 1_000
         ));
     }
@@ -138,34 +122,6 @@ pub(crate) async fn health(store: &Redis) -> Result<Health> {
 
 fn describe_memory_limit(human: &str) -> &str {
     if human == "0B" { "no limit" } else { human }
-}
-
-fn describe_durability(settings: &MasterSettings, replicas: u32) -> String {
-    let own = match (settings.append_mode, settings.snapshots) {
-        (Some(AppendMode::Always), _) => {
-            "Every acknowledged push is on the server's disk: it survives a crash of any process and loss of power."
-        }
-        (Some(AppendMode::EverySecond), _) => {
-            "An acknowledged push survives a crash of duly; if the server's process or machine fails, the last second or two may be lost."
-        }
-        (Some(AppendMode::WithoutFsync), _) => {
-            "An acknowledged push survives a crash of any process; if the server's machine fails, what its system had not yet written (half a minute) may be lost."
-        }
-        (Some(AppendMode::Off), true) => "If the server stops, everything since its last snapshot is lost.",
-        (Some(AppendMode::Off), false) => "If the server stops, everything is lost.",
-        (None, _) => {
-            "Unknown: the server does not let us read its settings (CONFIG GET); ask its operator for appendonly and appendfsync."
-        }
-    };
-    match replicas {
-        0 => format!(
-            "{own} A failover to a replica may lose what it had not received; ?replicas=1 makes a push wait for one."
-        ),
-        1 => format!("{own} A push returns only when 1 replica has it too: it survives a failover to that one."),
-        n => {
-            format!("{own} A push returns only when {n} replicas have it too: it survives a failover to one of those.")
-        }
-    }
 }
 
 fn describe_server(info: &HashMap<String, String>) -> String {
@@ -241,7 +197,7 @@ impl MasterInfo {
         let connected = self.info_number("connected_slaves");
         if connected < u64::from(replicas) {
             warnings.push(format!(
-                "the server at {address} has {connected} of the {replicas} replicas that `replicas` requires: the outcome of every push is unknown until it has them"
+                "the server at {address} has {connected} of the {replicas} replicas that `replicas` requires, so the outcome of every push is unknown: connect more replicas, or lower `replicas`"
             ));
         }
         // Only a server with min-replicas-to-write reports the number of good replicas.
@@ -249,23 +205,24 @@ impl MasterInfo {
         if let Some((required, good)) = self.settings.replicas_min.zip(good).filter(|(required, good)| good < required)
         {
             warnings.push(format!(
-                "the server at {address} refuses every write: it has {good} of the {required} good replicas that min-replicas-to-write requires"
+                "the server at {address} rejects every write, because it has {good} of the {required} good replicas that min-replicas-to-write requires: check its replicas"
             ));
         }
         if self.settings.append_mode == Some(AppendMode::Off) {
             warnings.push(format!(
-                "the server at {address} has no append-only file (appendonly no), which allow_data_loss=true permits: when it stops, jobs are lost"
+                "the server at {address} has no append-only file (appendonly no), so jobs are lost when it stops: set appendonly yes"
             ));
         }
         match self.info_number("maxmemory") {
             0 => warnings.push(format!(
-                "the server at {address} has no memory limit: set maxmemory, so that it refuses pushes instead of being killed"
+                "the server at {address} has no memory limit: set maxmemory, so that it rejects pushes instead of being killed"
             )),
             _ if self.used_memory_ratio() > MEMORY_FULL_RATIO => warnings.push(format!(
-                "the memory of the server at {address} is nearly full: pushes are refused when it is; raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
+                "the memory of the server at {address} is nearly full, and a full server rejects pushes: raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
             )),
             _ => {}
         }
+        warnings.extend(vulnerabilities::warning(&self.info, address));
         for (field, action) in
             [("rdb_last_bgsave_status", "save a snapshot"), ("aof_last_write_status", "write to its append-only file")]
         {
@@ -317,8 +274,8 @@ impl MastersInfo {
             master.settings = match reply {
                 MasterReply::Value(reply) => parse_settings(reply),
                 MasterReply::Rejected(error) if !is_forbidden(&error) => return Err(error),
-                // The user may not read the settings, or the server has no CONFIG: they stay unknown.
-                MasterReply::Rejected(_) => MasterSettings::default(),
+                // The user may not read the settings, or the server has no CONFIG. Every user can read the rest in INFO.
+                MasterReply::Rejected(_) => settings_from_info(&master.info),
                 // Just lost: it may persist nothing, and must not count as a server that only hides its settings.
                 MasterReply::Unreachable(error) => {
                     self.unreachable.push((master.address, error));
@@ -388,21 +345,10 @@ fn parse_info(reply: Value) -> HashMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-fn parse_settings(reply: Value) -> MasterSettings {
-    let settings: HashMap<String, String> = redis::from_redis_value(reply).unwrap_or_default();
-    let append_mode =
-        settings.get("appendonly").map(|on| match (on.as_str(), settings.get("appendfsync").map(String::as_str)) {
-            ("yes", Some("always")) => AppendMode::Always,
-            ("yes", Some("no")) => AppendMode::WithoutFsync,
-            ("yes", _) => AppendMode::EverySecond,
-            _ => AppendMode::Off,
-        });
-    MasterSettings {
-        append_mode,
-        snapshots: settings.get("save").is_some_and(|points| !points.is_empty()),
-        eviction_policy: settings.get("maxmemory-policy").cloned(),
-        replicas_min: settings.get("min-replicas-to-write").and_then(|text| text.parse().ok()).filter(|min| *min > 0),
-    }
+/// Returns whether every reachable master has an append-only file; `true` if that is not known.
+pub(crate) async fn has_append_only_file(store: &Redis) -> Result<bool> {
+    let masters = MastersInfo::query(store, "heartbeat").await?;
+    Ok(masters.weakest_settings().append_mode != Some(AppendMode::Off))
 }
 
 /// Returns the difference between the server's clock and ours, and records the server's time in the store.
@@ -477,24 +423,9 @@ mod tests {
             [("maxmemory", "100"), ("used_memory", "50"), ("connected_slaves", "1"), ("min_slaves_good_slaves", "1")];
         assert_eq!(warnings(&healthy_info, Some(1), 1), "");
         assert!(warnings(&healthy_info, None, 2).contains("h:1 has 1 of the 2 replicas"));
-        assert!(warnings(&healthy_info, Some(2), 1).contains("refuses every write"));
+        assert!(warnings(&healthy_info, Some(2), 1).contains("rejects every write"));
         assert!(warnings(&[("maxmemory", "100"), ("used_memory", "95")], None, 0).contains("nearly full"));
         assert!(warnings(&[("maxmemory", "0")], None, 0).contains("no memory limit"));
         assert!(warnings(&[("maxmemory", "100"), ("aof_last_write_status", "err")], None, 0).contains("append-only"));
-    }
-
-    #[test]
-    fn durability_is_described_for_every_setting() {
-        let settings = |mode, snapshots| MasterSettings { append_mode: mode, snapshots, ..MasterSettings::default() };
-        assert!(
-            describe_durability(&settings(Some(AppendMode::Always), false), 0)
-                .contains("survives a crash of any process and loss of power")
-        );
-        assert!(
-            describe_durability(&settings(Some(AppendMode::EverySecond), true), 0).contains("the last second or two")
-        );
-        assert!(describe_durability(&settings(Some(AppendMode::Off), true), 0).contains("since its last snapshot"));
-        assert!(describe_durability(&settings(None, false), 0).starts_with("Unknown"));
-        assert!(describe_durability(&settings(Some(AppendMode::Always), false), 2).contains("2 replicas"));
     }
 }

@@ -78,6 +78,7 @@ pub(crate) struct ObservedJob {
     pub(crate) held: Option<Vec<u8>>,
     pub(crate) done: Option<i64>,
     pub(crate) dead: Option<i64>,
+    pub(crate) cancelled: Option<i64>,
     pub(crate) is_gone: bool,
     pub(crate) tickets: Vec<ObservedTicket>,
     /// Unique keys that name the job.
@@ -128,13 +129,14 @@ impl ObservedJob {
     }
 
     /// Returns how often the job is in each state.
-    fn state_counts(&self) -> [(&'static str, usize); 5] {
+    fn state_counts(&self) -> [(&'static str, usize); 6] {
         [
             ("ready", self.tickets.iter().map(ObservedTicket::live_count).sum()),
             ("scheduled", self.tickets.iter().filter(|ticket| ticket.due.is_some()).count()),
             ("running", usize::from(self.held.is_some())),
             ("done", usize::from(self.done.is_some())),
             ("dead", usize::from(self.dead.is_some())),
+            ("cancelled", usize::from(self.cancelled.is_some())),
         ]
     }
 
@@ -145,7 +147,7 @@ impl ObservedJob {
     }
 
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.done.is_none() && self.dead.is_none()
+        self.done.is_none() && self.dead.is_none() && self.cancelled.is_none()
     }
 
     /// Returns the state for a repair: one in which the job can still run is preferred to a final one.
@@ -155,6 +157,7 @@ impl ObservedJob {
         match (&self.head, due, self.dead, self.done) {
             (None, ..) => ("none", 0),
             _ if held => ("running", 0),
+            _ if self.cancelled_until().is_some() => ("cancelled", self.cancelled_until().unwrap_or_default()),
             _ if self.held.is_some() || self.tickets.iter().any(|ticket| ticket.live_count() > 0) => ("ready", 0),
             (_, Some(due), ..) => ("scheduled", due),
             (_, None, Some(until), _) => ("dead", until),
@@ -162,6 +165,14 @@ impl ObservedJob {
             // The job is in no state: it becomes due at its recorded time. If that is past, the next claim promotes it.
             (_, None, None, None) => self.recorded_due().map_or(("ready", 0), |due| ("scheduled", due)),
         }
+    }
+
+    /// Returns until when a cancelled job is kept: one that has ended, or one that was running and has a mark.
+    fn cancelled_until(&self) -> Option<i64> {
+        let mark = self.held.as_deref().and_then(|held| std::str::from_utf8(held.get(65..)?).ok()?.parse::<i64>().ok());
+        // A fence is about the time of its claim.
+        let fence = self.held.as_deref().and_then(record::decode_held).map_or(0, |(_, fence, _)| fence.0.cast_signed());
+        self.cancelled.or(mark.map(|keep| fence.saturating_add(keep)))
     }
 
     /// Returns the due time from meta or record, if it was not at once.
@@ -175,7 +186,9 @@ impl ObservedJob {
             return false;
         };
         let digit = if self.meta.is_some() { b'a' } else { b'0' };
-        held.len() == 65 && held.last() == Some(&(digit + head.priority_list as u8))
+        // The mark of a cancel is 16 digits: how long the job is kept.
+        let is_marked = held.get(65..).is_some_and(|mark| mark.len() == 16 && mark.iter().all(u8::is_ascii_digit));
+        (held.len() == 65 || is_marked) && held.get(64) == Some(&(digit + head.priority_list as u8))
     }
 
     /// Returns the violated invariants with details.

@@ -1,6 +1,7 @@
 //! Maintenance of the stored data: health, access rules, verify, repair and scan.
 
 pub(crate) mod acl;
+mod durability;
 pub(crate) mod health;
 pub(crate) mod job_invariants;
 pub(crate) mod repair;
@@ -8,6 +9,7 @@ pub(crate) mod scan;
 pub(crate) mod verify;
 pub(crate) mod verify_counts;
 pub(crate) mod verify_cron;
+mod vulnerabilities;
 
 use async_trait::async_trait;
 

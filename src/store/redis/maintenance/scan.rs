@@ -7,7 +7,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::query::get_from_queue;
 
 /// Jobs per request.
-const JOBS_PER_STEP: usize = 100;
+const JOBS_PER_BATCH: usize = 100;
 
 /// Ids with their records.
 type RecordEntries = Vec<(Vec<u8>, Vec<u8>)>;
@@ -34,14 +34,13 @@ pub(crate) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Re
         }
     };
     let mut cmd = redis::cmd("HSCAN");
-    cmd.arg(&keys.job).arg(position).arg("COUNT").arg(JOBS_PER_STEP);
+    cmd.arg(&keys.job).arg(position).arg("COUNT").arg(JOBS_PER_BATCH);
     let value = store.servers.send_idempotent("scan", ConnectionRole::Client, keys.slot, &cmd).await?;
     // Another server scans its keys in another order.
     if generation == 0 || current_generation() != generation {
         return Err(restart());
     }
-    let unreadable =
-        |e| Error::Store { op: "scan", reason: "the jobs cannot be read".into(), source: Some(Box::new(e)) };
+    let unreadable = |e| Error::store_with_cause("scan", format!("the jobs cannot be read: {e}"), e);
     let (next, entries): (String, RecordEntries) = redis::from_redis_value(value).map_err(unreadable)?;
     let ids = entries.iter().filter_map(|(id, _)| crate::store::redis::reply::parse_job_id(id));
     let requests = ids.map(|id| get_from_queue(store, "scan", queue, id));

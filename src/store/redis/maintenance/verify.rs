@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use redis::Value;
 
 use crate::error::{Error, Result};
-use crate::job::JobId;
+use crate::job::{JobId, State};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::job_invariants::{
@@ -19,9 +19,9 @@ use crate::store::redis::{Redis, script};
 use crate::store::{Invariant, VerifyReport};
 
 /// Entries per request.
-pub(crate) const ENTRIES_PER_STEP: usize = 500;
+pub(crate) const ENTRIES_PER_BATCH: usize = 500;
 /// Records per request; their args come along.
-const RECORDS_PER_STEP: usize = 100;
+const RECORDS_PER_BATCH: usize = 100;
 /// Maximum suspicious jobs to inspect in one pass; more means that the queue changes too much.
 const SUSPECTS_MAX: usize = 2_000;
 /// Maximum jobs of a queue that is verified again if it changed during a pass.
@@ -91,20 +91,20 @@ async fn check_jobs(jobs: ObservedJobs) -> Result<CheckedQueue> {
         CheckedQueue { job_count, suspects, counts }
     };
     let checked = tokio::task::spawn_blocking(check).await;
-    checked.map_err(|e| Error::store("verify", format!("the check of the jobs stopped: {e}")))
+    checked.map_err(|e| Error::store("verify", format!("the check of the jobs stopped: {e}; start it again")))
 }
 
 /// Observes all keys of a queue: records first, then the states in the order that a job passes through. Few jobs that
 /// change state meanwhile are missed in this order.
 pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<ObservedJobs> {
     let mut all = ObservedJobs::new();
-    scan_pairs(store, keys, "HSCAN", &keys.job, RECORDS_PER_STEP, |id, record| {
+    scan_pairs(store, keys, "HSCAN", &keys.job, RECORDS_PER_BATCH, |id, record| {
         if let Some(observed) = observed_job_mut(&mut all, &id) {
             observed.head = Some(RecordHead::from_record(JobId::from_bytes(id_bytes(&id)), &record));
         }
     })
     .await?;
-    scan_pairs(store, keys, "ZSCAN", &keys.scheduled, ENTRIES_PER_STEP, |ticket, due| {
+    scan_pairs(store, keys, "ZSCAN", &keys.scheduled, ENTRIES_PER_BATCH, |ticket, due| {
         if let Some(observed) = observed_job_mut(&mut all, &ticket) {
             observed.ticket_mut(&ticket).due = Some(crate::store::redis::reply::parse_number(&due));
         }
@@ -113,14 +113,14 @@ pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<Obs
     for priority_list in 0..PRIORITY_LISTS {
         observe_ready_list(store, keys, priority_list, &mut all).await?;
     }
-    scan_entries(store, keys, "SSCAN", &keys.stale, ENTRIES_PER_STEP, |ticket| {
+    scan_entries(store, keys, "SSCAN", &keys.stale, ENTRIES_PER_BATCH, |ticket| {
         if let Some(observed) = observed_job_mut(&mut all, &ticket) {
             observed.ticket_mut(&ticket).is_stale = true;
         }
     })
     .await?;
     let leases = leased_nodes(store, keys).await?;
-    scan_pairs(store, keys, "HSCAN", &keys.running, ENTRIES_PER_STEP, |id, value| {
+    scan_pairs(store, keys, "HSCAN", &keys.running, ENTRIES_PER_BATCH, |id, value| {
         if let Some(observed) = observed_job_mut(&mut all, &id) {
             observed.holder_has_lease = decode_holder(&value).is_some_and(|node| leases.contains(&node.to_string()));
             observed.held = Some(value);
@@ -132,22 +132,26 @@ pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<Obs
 }
 
 async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) -> Result<()> {
-    for (key, is_done) in [(&keys.done, true), (&keys.dead, false)] {
-        scan_pairs(store, keys, "ZSCAN", key, ENTRIES_PER_STEP, |id, until| {
+    for (key, state) in [(&keys.done, State::Done), (&keys.dead, State::Dead), (&keys.cancelled, State::Cancelled)] {
+        scan_pairs(store, keys, "ZSCAN", key, ENTRIES_PER_BATCH, |id, until| {
             if let Some(observed) = observed_job_mut(all, &id) {
                 let until = Some(crate::store::redis::reply::parse_number(&until));
-                *if is_done { &mut observed.done } else { &mut observed.dead } = until;
+                match state {
+                    State::Done => observed.done = until,
+                    State::Cancelled => observed.cancelled = until,
+                    _ => observed.dead = until,
+                }
             }
         })
         .await?;
     }
-    scan_pairs(store, keys, "HSCAN", &keys.meta, ENTRIES_PER_STEP, |id, meta| {
+    scan_pairs(store, keys, "HSCAN", &keys.meta, ENTRIES_PER_BATCH, |id, meta| {
         if let Some(observed) = observed_job_mut(all, &id) {
             observed.meta = Some(meta);
         }
     })
     .await?;
-    scan_pairs(store, keys, "HSCAN", &keys.failures, ENTRIES_PER_STEP, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.failures, ENTRIES_PER_BATCH, |field, _| {
         let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
         if let (Some(observed), Some(number)) = (observed_job_mut(all, &field), number)
             && !observed.failure_numbers.contains(&number)
@@ -156,7 +160,7 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    scan_pairs(store, keys, "HSCAN", &keys.progress, ENTRIES_PER_STEP, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.progress, ENTRIES_PER_BATCH, |field, _| {
         // A job with any output has this field.
         if field.get(16..) == Some(b"n")
             && let Some(observed) = observed_job_mut(all, &field)
@@ -165,7 +169,7 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    scan_pairs(store, keys, "HSCAN", &keys.unique, ENTRIES_PER_STEP, |key, id| {
+    scan_pairs(store, keys, "HSCAN", &keys.unique, ENTRIES_PER_BATCH, |key, id| {
         if let Some(observed) = observed_job_mut(all, &id) {
             let key = String::from_utf8_lossy(&key).into_owned();
             if !observed.unique_keys.contains(&key) {
@@ -174,14 +178,14 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    scan_pairs(store, keys, "ZSCAN", &keys.job_index, ENTRIES_PER_STEP, |member, _| {
+    scan_pairs(store, keys, "ZSCAN", &keys.job_index, ENTRIES_PER_BATCH, |member, _| {
         if let Some(id) = member.last_chunk::<16>().copied() {
             all.entry(id).or_default().add_index_member(JobId::from_bytes(id), member);
         }
     })
     .await?;
     for half in &keys.removed {
-        scan_entries(store, keys, "SSCAN", half, ENTRIES_PER_STEP, |id| {
+        scan_entries(store, keys, "SSCAN", half, ENTRIES_PER_BATCH, |id| {
             // Only ids of existing jobs matter; most are removed.
             if let Some(observed) = id.first_chunk().and_then(|id: &[u8; 16]| all.get_mut(id)) {
                 observed.is_gone = true;
@@ -202,7 +206,7 @@ async fn observe_ready_list(
     let mut from_tail = 0;
     loop {
         let mut cmd = redis::cmd("LRANGE");
-        let batch_len = ENTRIES_PER_STEP as i64;
+        let batch_len = ENTRIES_PER_BATCH as i64;
         cmd.arg(&keys.ready[priority_list]).arg(-from_tail - batch_len).arg(-from_tail - 1);
         let tickets =
             parse_byte_list(store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await?)?;
@@ -221,7 +225,7 @@ async fn observe_ready_list(
 
 async fn leased_nodes(store: &Redis, keys: &QueueKeys) -> Result<std::collections::HashSet<String>> {
     let mut nodes = std::collections::HashSet::new();
-    scan_pairs(store, keys, "ZSCAN", &keys.lease, ENTRIES_PER_STEP, |node, _| {
+    scan_pairs(store, keys, "ZSCAN", &keys.lease, ENTRIES_PER_BATCH, |node, _| {
         nodes.insert(String::from_utf8_lossy(&node).into_owned());
     })
     .await?;
@@ -260,6 +264,7 @@ pub(crate) async fn inspect_job(
     let mut observed = ObservedJob { head, ..ObservedJob::default() };
     (observed.meta, observed.held) = (non_empty(reply.bytes()?), non_empty(reply.bytes()?));
     (observed.done, observed.dead) = (reply.optional_int()?, reply.optional_int()?);
+    observed.cancelled = reply.optional_int()?;
     observed.is_gone = reply.int()? == 1;
     let _last_fence = reply.int()?;
     observed.holder_has_lease = reply.int()? == 1;
@@ -336,8 +341,7 @@ fn observed_job_mut<'a>(all: &'a mut ObservedJobs, bytes: &[u8]) -> Option<&'a m
 }
 
 fn parse_byte_list(value: Value) -> Result<Vec<Vec<u8>>> {
-    let wrong_type =
-        |e| Error::Store { op: "verify", reason: "a key has an unexpected type".into(), source: Some(Box::new(e)) };
+    let wrong_type = |e| Error::store_with_cause("verify", format!("a key has an unexpected type: {e}"), e);
     redis::from_redis_value(value).map_err(wrong_type)
 }
 
@@ -355,11 +359,7 @@ async fn scan_entries(
         let mut cmd = redis::cmd(scan);
         cmd.arg(key).arg(&cursor[..]).arg("COUNT").arg(count);
         let value = store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await?;
-        let wrong_type = |e| Error::Store {
-            op: "verify",
-            reason: format!("{key} has an unexpected type"),
-            source: Some(Box::new(e)),
-        };
+        let wrong_type = |e| Error::store_with_cause("verify", format!("{key} has an unexpected type: {e}"), e);
         let (next, entries): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(value).map_err(wrong_type)?;
         entries.into_iter().for_each(&mut visit);
         if next == b"0" {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::store::Invariant;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::maintenance::verify::{ENTRIES_PER_STEP, scan_pairs};
+use crate::store::redis::maintenance::verify::{ENTRIES_PER_BATCH, scan_pairs};
 use crate::store::redis::{Redis, cron, reply, script};
 
 /// A violation of a cron rule.
@@ -58,11 +58,11 @@ pub(crate) async fn repair_ticks(store: &Redis, keys: &QueueKeys) -> Result<()> 
 
 async fn observe_rules(store: &Redis, keys: &QueueKeys) -> Result<ObservedCrons> {
     let mut observed = ObservedCrons::default();
-    scan_pairs(store, keys, "HSCAN", &keys.cron, ENTRIES_PER_STEP, |name, text| {
+    scan_pairs(store, keys, "HSCAN", &keys.cron, ENTRIES_PER_BATCH, |name, text| {
         drop(observed.rules.insert(name, text))
     })
     .await?;
-    scan_pairs(store, keys, "ZSCAN", &keys.ticks, ENTRIES_PER_STEP, |name, time| {
+    scan_pairs(store, keys, "ZSCAN", &keys.ticks, ENTRIES_PER_BATCH, |name, time| {
         observed.ticks.insert(name, reply::parse_number(&time));
     })
     .await?;

@@ -20,6 +20,9 @@ use crate::store::redis::{Redis, peers, script};
 /// Share of the heartbeat interval to wait for slow queues, once one queue has replied.
 const HEARTBEAT_WAIT_RATIO: f64 = 0.8;
 
+/// Length of the times before the description of a node: when it joined, and its lease.
+pub(super) const TIMES_BYTES: usize = 32;
+
 /// A node's description of itself.
 #[derive(Default, Serialize, Deserialize)]
 struct NodeDescription {
@@ -51,6 +54,7 @@ pub(super) async fn heartbeat(store: &Redis, node: &Node) -> Result<HeartbeatRep
                 reply.suspects.extend(queue_reply.suspects);
                 reply.expiring.extend(queue_reply.expiring);
                 reply.queues_to_check.extend(queue_reply.queues_to_check);
+                reply.cancelled.extend(queue_reply.cancelled);
             }
             Some((queue, Err(error))) => {
                 tracing::warn!(queue, %error, "heartbeat failed");
@@ -72,10 +76,11 @@ async fn heartbeat_in_queue(store: &Redis, node: &Node, queue: &str) -> Result<H
     let (queues, profile) = (node.queues.clone(), node.profile.clone());
     let description = NodeDescription { host: crate::node::host_name(), pid: std::process::id(), queues, profile };
     let description = serde_json::to_string(&description).unwrap_or_default();
+    let lease = micros(node.lease);
     cmd.arg(store.manual_now())
         .arg(node.id.to_string())
-        .arg(micros(node.lease))
-        .arg(description)
+        .arg(lease)
+        .arg(format!("{lease:016}{description}"))
         .arg(micros(node.heartbeat_interval()));
     let mut reply =
         store.run_script("heartbeat", ConnectionRole::Heartbeat, keys.slot, &script::HEARTBEAT, &cmd).await?;
@@ -106,6 +111,7 @@ async fn heartbeat_in_queue(store: &Redis, node: &Node, queue: &str) -> Result<H
     if reply.int()? == 1 {
         store.queue_registry.mark_uncertain(queue);
     }
+    heartbeat.cancelled = reply.ids()?;
     store.queue_registry.register_after_heartbeat(queue, store.manual_now()).await;
     wakes::report_gaps(store, node.id, &keys);
     Ok(heartbeat)
@@ -164,9 +170,13 @@ async fn nodes_of_queue(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
     let mut nodes = Vec::new();
     for mut row in reply.rows()? {
         let (id, description, expires, held_count) = (row.text()?, row.text()?, row.int()?, row.int()?);
-        let (Ok(id), Some((joined, description))) = (id.parse(), description.split_at_checked(16)) else {
+        let (Ok(id), Some((times, description))) = (id.parse(), description.split_at_checked(TIMES_BYTES)) else {
             continue;
         };
+        // A node that has claimed since it was forgotten, and has not sent a heartbeat yet.
+        if description.is_empty() {
+            continue;
+        }
         let description: NodeDescription = serde_json::from_str(description).unwrap_or_default();
         let held = u64::try_from(held_count).unwrap_or(0);
         nodes.push(NodeRecord {
@@ -174,7 +184,7 @@ async fn nodes_of_queue(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
             host: description.host,
             pid: description.pid,
             queues: description.queues,
-            joined: from_micros(joined.parse().unwrap_or(0)),
+            joined: from_micros(times.get(..16).and_then(|joined| joined.parse().ok()).unwrap_or(0)),
             alive: expires >= reply.now,
             held,
             held_by_queue: BTreeMap::from([(queue.to_owned(), held)])

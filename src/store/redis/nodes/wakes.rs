@@ -70,7 +70,7 @@ impl Subscriber for JobSubscriber {
 
 /// Returns the subscriptions of a node in a queue.
 fn subscriptions_of_node(store: &Redis, node: NodeId, keys: &QueueKeys) -> impl Iterator<Item = Arc<Subscription>> {
-    [keys.wake_channel(node), keys.job_channel(node)].into_iter().filter_map(|name| store.subscriptions.get(&name))
+    [keys.wake_channel(node), keys.delivery_channel(node)].into_iter().filter_map(|name| store.subscriptions.get(&name))
 }
 
 /// Wakes a node without a subscribed connection: its next claim subscribes again.
@@ -82,7 +82,7 @@ pub(crate) fn report_gaps(store: &Redis, node: NodeId, keys: &QueueKeys) {
 /// Removes the subscriptions of a node in a queue.
 pub(crate) async fn unsubscribe_node(store: &Redis, node: NodeId, keys: &QueueKeys) {
     store.subscriptions.leave(&keys.wake_channel(node), node).await;
-    store.subscriptions.leave(&keys.job_channel(node), node).await;
+    store.subscriptions.leave(&keys.delivery_channel(node), node).await;
 }
 
 /// Wakes a node that was just popped from the idle list; tries the next one if it is not subscribed.
@@ -156,7 +156,7 @@ pub(crate) async fn accept_deliveries(store: &Redis, node: NodeId, kinds: Option
         if store.subscriptions.get(&keys.wake_channel(node)).is_none() {
             continue;
         }
-        let name = keys.job_channel(node);
+        let name = keys.delivery_channel(node);
         let channels = match &kinds {
             Some(kinds) => kinds.iter().take(DELIVERED_KINDS_MAX).map(|kind| format!("{name}{kind}")).collect(),
             None => vec![name.clone()],

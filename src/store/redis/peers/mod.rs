@@ -15,19 +15,19 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::node::{NodeId, NodeRecord};
 use crate::store::redis::conn::ConnectionRole;
+use crate::store::redis::locks::waiters;
+use crate::store::redis::nodes::TIMES_BYTES;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::redis::{Redis, locks, nodes};
-use crate::store::{
-    AnnounceReply, CompletionStore, LOCK_WAITS_MAX, LockTurn, Notification, PeerInfo, PeerStore, Recipient,
-};
+use crate::store::redis::{Redis, nodes};
+use crate::store::{AnnounceReply, CompletionStore, Notification, PeerInfo, PeerStore, Recipient};
 
 /// Interval at which a process cleans up after dead peers.
 const CLEANUP_INTERVAL: Micros = 5_000_000;
 /// The same for a process without announced peers.
 const QUIET_CLEANUP_INTERVAL: Micros = 60_000_000;
 /// Maximum requests in which a node removes its waiters and connections; other nodes clean up the rest.
-const WITHDRAW_STEPS_MAX: usize = 100;
+const WITHDRAW_BATCHES_MAX: usize = 100;
 
 /// A peer's description of itself; its methods follow, one per line.
 #[derive(Default, Serialize, Deserialize)]
@@ -114,27 +114,15 @@ pub(super) async fn announce(store: &Redis, peer: &PeerInfo) -> Result<AnnounceR
     let peer_keys = &store.peer_keys;
     let mut cmd = script::ANNOUNCE.call(&store.peer_keys);
     cmd.arg(store.manual_now()).arg(peer.node.to_string()).arg(micros(peer.lease));
-    cmd.arg(encode_description(peer));
-    let waits = &peer.waited_locks[..peer.waited_locks.len().min(LOCK_WAITS_MAX)];
-    let waiters = &peer.waiters[..peer.waiters.len().min(LOCK_WAITS_MAX)];
-    cmd.arg(waits.len()).arg(waits);
-    for (name, owner) in waiters {
-        cmd.arg(format!("{owner}{name}"));
-    }
+    cmd.arg(format!("{:016}{}", micros(peer.lease), encode_description(peer)));
+    waiters::append_waits(&mut cmd, peer);
     let mut reply = store
         .run_script_idempotent("announce", ConnectionRole::Heartbeat, peer_keys.slot, &script::ANNOUNCE, &cmd)
         .await?;
-    let mut turns = Vec::new();
-    for mut row in reply.rows()? {
-        let (name, first_waiter, expires) = (row.text()?, row.text()?, row.optional_int()?);
-        let expires = locks::duration_until(expires.unwrap_or(0), reply.now);
-        turns.push(LockTurn { name, first_waiter: locks::parse_owner(&first_waiter), expires_in: expires });
-    }
-    let present = reply.list()?;
-    let lost =
-        waiters.iter().zip(present).filter(|(_, waiter)| waiter.is_none()).map(|((_, owner), _)| *owner).collect();
+    let turns = waiters::lock_turns(&mut reply)?;
+    let lost_waits = waiters::find_lost_waiters(&mut reply, peer)?;
     clean_up_if_due(store, reply.now, CLEANUP_INTERVAL).await;
-    Ok(AnnounceReply { turns, lost_waits: lost })
+    Ok(AnnounceReply { turns, lost_waits })
 }
 
 fn encode_description(peer: &PeerInfo) -> String {
@@ -159,7 +147,7 @@ async fn clean_up_if_due(store: &Redis, now: Micros, interval: Micros) {
         state.peer_cleanup.last_run = now;
         state.peer_cleanup.cursors.clone()
     };
-    if let Err(error) = clean_up_step(store, &cursors).await {
+    if let Err(error) = clean_up_batch(store, &cursors).await {
         tracing::debug!(%error, "cannot clean up after dead peers; retrying later");
     }
 }
@@ -178,7 +166,7 @@ async fn clean_up_rarely(store: &Redis) {
     clean_up_if_due(store, now, QUIET_CLEANUP_INTERVAL).await;
 }
 
-async fn clean_up_step(store: &Redis, cursors: &[String; 3]) -> Result<()> {
+async fn clean_up_batch(store: &Redis, cursors: &[String; 3]) -> Result<()> {
     let mut cmd = all_peer_keys_command(store, &script::CLEAR_DEAD);
     cmd.arg(cursors);
     let mut reply = store
@@ -199,8 +187,8 @@ fn all_peer_keys_command(store: &Redis, script: &Script) -> Cmd {
 pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
     store.state().announced_peers.remove(&node);
     let mut cursors = ["0".to_owned(), "0".to_owned()];
-    for _ in 0..WITHDRAW_STEPS_MAX {
-        cursors = withdraw_step(store, node, &cursors).await?;
+    for _ in 0..WITHDRAW_BATCHES_MAX {
+        cursors = withdraw_batch(store, node, &cursors).await?;
         if cursors.iter().all(String::is_empty) {
             break;
         }
@@ -210,7 +198,7 @@ pub(super) async fn withdraw(store: &Redis, node: NodeId) -> Result<()> {
 }
 
 /// Scans a part of the waiters and connections of all nodes; returns the next cursors.
-async fn withdraw_step(store: &Redis, node: NodeId, cursors: &[String; 2]) -> Result<[String; 2]> {
+async fn withdraw_batch(store: &Redis, node: NodeId, cursors: &[String; 2]) -> Result<[String; 2]> {
     let mut cmd = all_peer_keys_command(store, &script::WITHDRAW);
     cmd.arg(node.to_string()).arg(cursors);
     let mut reply = store
@@ -224,7 +212,7 @@ pub(super) async fn peer_records(store: &Redis) -> Result<Vec<NodeRecord>> {
     let (peers, now) = find_peers(store, "nodes", "").await?;
     let mut records = Vec::with_capacity(peers.len());
     for (id, expires, description) in peers {
-        let Some((joined, description)) = description.split_at_checked(16) else {
+        let Some((times, description)) = description.split_at_checked(TIMES_BYTES) else {
             continue;
         };
         let (description, methods) = description.split_once('\n').unwrap_or((description, ""));
@@ -234,7 +222,7 @@ pub(super) async fn peer_records(store: &Redis) -> Result<Vec<NodeRecord>> {
             host,
             pid,
             queues: Vec::new(),
-            joined: from_micros(joined.parse().unwrap_or(0)),
+            joined: from_micros(times.get(..16).and_then(|joined| joined.parse().ok()).unwrap_or(0)),
             alive: expires >= now,
             held: 0,
             held_by_queue: BTreeMap::new(),

@@ -14,9 +14,9 @@ use crate::store::{
 };
 
 /// Minutes per request.
-const MINUTES_PER_STEP: u32 = 60;
+const MINUTES_PER_BATCH: u32 = 60;
 /// Maximum requests to add up minutes: a year of them, in case no worker has run for that long.
-const ROLLUP_STEPS_MAX: usize = 366 * 24;
+const ROLLUP_BATCHES_MAX: usize = 366 * 24;
 /// Number of concurrent queues.
 const QUEUES_AT_ONCE: usize = 50;
 
@@ -60,7 +60,7 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
     let mut points = Vec::new();
     let mut ago = minutes;
     while ago > 0 {
-        let count = ago.min(MINUTES_PER_STEP);
+        let count = ago.min(MINUTES_PER_BATCH);
         let mut cmd = script::HISTORY.call(&*keys);
         cmd.arg(store.manual_now()).arg(ago - 1).arg(count);
         let mut reply = store.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY, &cmd).await?;
@@ -102,7 +102,7 @@ async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
     let mut cmd = script::QUEUE_TOTALS.call(&*keys);
     cmd.arg(store.manual_now());
     let mut counters = [0u64; STAT_NUMBERS];
-    for _ in 0..ROLLUP_STEPS_MAX {
+    for _ in 0..ROLLUP_BATCHES_MAX {
         let mut reply =
             store.run_script("queue_totals", ConnectionRole::Client, keys.slot, &script::QUEUE_TOTALS, &cmd).await?;
         let (has_more, numbers) = (reply.int()? == 1, reply.list()?);

@@ -29,8 +29,8 @@ pub(crate) struct BoundedQueue {
 
 /// Reads the capacity from two columns. An impossible value counts as no capacity.
 pub(crate) fn read_capacity(row: &Row<'_>, column: usize) -> Capacity {
-    let limit = |column| row.get::<_, Option<i64>>(column).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
-    Capacity { jobs: limit(column), bytes: limit(column + 1) }
+    let maximum = |column| row.get::<_, Option<i64>>(column).ok().flatten().and_then(|found| u64::try_from(found).ok());
+    Capacity { jobs: maximum(column), bytes: maximum(column + 1) }
 }
 
 pub(crate) fn queue_capacity(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
@@ -54,11 +54,11 @@ pub(crate) fn set_capacity(tx: &Tx<'_>, name: &str, capacity: Capacity) -> rusql
 
 /// Returns the queues of these jobs that have a capacity.
 pub(crate) fn find_bounded_queues(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<BoundedQueue>> {
-    let mut limited: Vec<BoundedQueue> = Vec::new();
+    let mut bounded: Vec<BoundedQueue> = Vec::new();
     let mut last: Option<&str> = None;
     for job in jobs {
         // Most pushes go to one queue.
-        if last == Some(&job.queue) || limited.iter().any(|queue| queue.name == job.queue) {
+        if last == Some(&job.queue) || bounded.iter().any(|queue| queue.name == job.queue) {
             continue;
         }
         last = Some(&job.queue);
@@ -67,23 +67,23 @@ pub(crate) fn find_bounded_queues(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Resul
         };
         let capacity = tx.capacity(queue_no)?;
         if !capacity.is_unlimited() {
-            limited.push(BoundedQueue { queue_no, name: job.queue.clone(), capacity });
+            bounded.push(BoundedQueue { queue_no, name: job.queue.clone(), capacity });
         }
     }
-    Ok(limited)
+    Ok(bounded)
 }
 
 /// Pushes, and rolls the push back if it overfills one of these queues.
 pub(crate) fn push_within_capacity(
     tx: &Tx<'_>,
-    limited: &[BoundedQueue],
+    bounded: &[BoundedQueue],
     push: impl FnOnce() -> rusqlite::Result<Vec<PushResult>>,
 ) -> rusqlite::Result<Result<Vec<PushResult>, QueueFull>> {
     let before = tx.save_deltas();
     tx.conn.execute_batch("SAVEPOINT duly_capacity")?;
     let pushed = push()?;
     let after = tx.save_deltas();
-    for queue in limited {
+    for queue in bounded {
         let ((was_jobs, was_bytes), (jobs, bytes)) =
             (before.unfinished_delta(queue.queue_no), after.unfinished_delta(queue.queue_no));
         let (kept_jobs, kept_bytes) = read_unfinished(tx, queue.queue_no)?;

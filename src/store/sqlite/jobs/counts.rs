@@ -17,6 +17,7 @@ pub(crate) enum CountColumn {
     Running,
     Done,
     Dead,
+    Cancelled,
     /// Bytes of args of unfinished jobs.
     UnfinishedBytes,
 }
@@ -25,7 +26,7 @@ pub(crate) enum CountColumn {
 #[derive(Clone)]
 struct QueueDelta {
     queue_no: i64,
-    counts: [i64; 6],
+    counts: [i64; 7],
     /// `None` until an event is counted for the history.
     counters: Option<Box<[u64; STAT_NUMBERS]>>,
 }
@@ -45,10 +46,15 @@ impl CountDeltas {
 
     fn queue_mut(&mut self, queue: i64) -> &mut QueueDelta {
         let index = self.queues.iter().position(|delta| delta.queue_no == queue).unwrap_or_else(|| {
-            self.queues.push(QueueDelta { queue_no: queue, counts: [0; 6], counters: None });
+            self.queues.push(QueueDelta { queue_no: queue, counts: [0; 7], counters: None });
             self.queues.len() - 1
         });
         &mut self.queues[index]
+    }
+
+    /// Drops the changes of a queue that is removed.
+    pub(crate) fn forget_queue(&mut self, queue: i64) {
+        self.queues.retain(|delta| delta.queue_no != queue);
     }
 
     pub(crate) fn change_count(&mut self, queue: i64, of: CountColumn, more: i64) {
@@ -67,22 +73,23 @@ impl CountDeltas {
 
     /// Returns the unfinished jobs and their bytes that this transaction adds to a queue.
     pub(crate) fn unfinished_delta(&self, queue: i64) -> (i64, i64) {
-        let counts = self.queues.iter().find(|delta| delta.queue_no == queue).map_or([0; 6], |delta| delta.counts);
-        (counts[0] + counts[1] + counts[2], counts[5])
+        let counts = self.queues.iter().find(|delta| delta.queue_no == queue).map_or([0; 7], |delta| delta.counts);
+        let bytes = counts[CountColumn::UnfinishedBytes as usize];
+        (counts[0] + counts[1] + counts[2], bytes)
     }
 
     /// Writes all changes.
     pub(crate) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
         for delta in std::mem::take(&mut self.queues) {
-            let [scheduled, ready, running, done, dead, bytes] = delta.counts;
-            let row = params![delta.queue_no, scheduled, ready, running, done, dead, bytes];
+            let [scheduled, ready, running, done, dead, cancelled, bytes] = delta.counts;
+            let row = params![delta.queue_no, scheduled, ready, running, done, dead, cancelled, bytes];
             let changed = match &delta.counters {
-                None if delta.counts == [0; 6] => 1,
+                None if delta.counts == [0; 7] => 1,
                 None => tx
                     .statement(
                         "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
-                           running = running + ?4, done = done + ?5, dead = dead + ?6,
-                           unfinished_bytes = unfinished_bytes + ?7
+                           running = running + ?4, done = done + ?5, dead = dead + ?6, cancelled = cancelled + ?7,
+                           unfinished_bytes = unfinished_bytes + ?8
                           WHERE queue_no = ?1",
                     )?
                     .execute(row)?,
@@ -90,8 +97,8 @@ impl CountDeltas {
                     let (minute, packed) = roll_minute(tx, delta.queue_no, counters)?;
                     tx.statement(
                         "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
-                           running = running + ?4, done = done + ?5, dead = dead + ?6,
-                           unfinished_bytes = unfinished_bytes + ?7, minute = ?8, counters = ?9
+                           running = running + ?4, done = done + ?5, dead = dead + ?6, cancelled = cancelled + ?7,
+                           unfinished_bytes = unfinished_bytes + ?8, minute = ?9, counters = ?10
                           WHERE queue_no = ?1",
                     )?
                     .execute(params![
@@ -101,6 +108,7 @@ impl CountDeltas {
                         running,
                         done,
                         dead,
+                        cancelled,
                         bytes,
                         minute,
                         packed
@@ -111,8 +119,8 @@ impl CountDeltas {
                 let packed = pack_counters(delta.counters.as_deref().unwrap_or(&[0; STAT_NUMBERS]));
                 tx.statement(
                     "INSERT INTO duly_queue_stats
-                       (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                       (queue_no, scheduled, ready, running, done, dead, cancelled, unfinished_bytes, minute, counters)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
                 )?
                 .execute(params![
                     delta.queue_no,
@@ -121,6 +129,7 @@ impl CountDeltas {
                     running,
                     done,
                     dead,
+                    cancelled,
                     bytes,
                     tx.now.div_euclid(MINUTE_MICROS),
                     packed
@@ -211,13 +220,14 @@ pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
         "DELETE FROM duly_queue_stats WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
          INSERT OR REPLACE INTO duly_queue_stats
-           (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
+           (queue_no, scheduled, ready, running, done, dead, cancelled, unfinished_bytes, minute, counters)
          SELECT q.queue_no,
                 (SELECT count(*) FROM duly_scheduled p WHERE p.queue_no = q.queue_no),
                 (SELECT count(*) FROM duly_ready p WHERE p.queue_no = q.queue_no),
                 (SELECT count(*) FROM duly_running p WHERE p.queue_no = q.queue_no),
                 (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 3),
                 (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 4),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 5),
                 (SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j
                   WHERE j.queue_no = q.queue_no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no)),
                 coalesce((SELECT minute FROM duly_queue_stats c WHERE c.queue_no = q.queue_no), 0),

@@ -11,6 +11,14 @@ use crate::store::sqlite::rows::{RawText, priority_code, read_u32};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{AttemptEnd, DEFERRED_HINTS_MAX, DEFERRED_HINTS_PER_CLAIM_MAX};
 
+/// The kinds of the hints to read, by their names.
+#[derive(Clone, Copy)]
+enum KindRange<'a> {
+    Only(&'a str),
+    Before(&'a str),
+    After(&'a str),
+}
+
 #[derive(Clone)]
 struct DeferredHint {
     kind: RawText,
@@ -72,14 +80,20 @@ pub(crate) fn delete_stale_hints(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()
     .map(drop)
 }
 
-/// Makes deferred jobs of these kinds ready, or of all kinds if `None`: by priority, then by age. Each gets the
-/// position that its push gave it. Stops if a more urgent job is ready. Returns whether there may be more.
-pub(crate) fn adopt(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -> rusqlite::Result<bool> {
+/// Makes deferred jobs of these kinds ready, or of all kinds but the excluded one if `None`: by priority, then by age.
+/// Each gets the position that its push gave it. Stops if a more urgent job is ready. Returns whether there may be more.
+pub(crate) fn adopt(
+    tx: &Tx<'_>,
+    queue: i64,
+    kinds: Option<&[String]>,
+    excluded: Option<&str>,
+    max: usize,
+) -> rusqlite::Result<bool> {
     let any = "SELECT EXISTS (SELECT 1 FROM duly_deferred WHERE queue_no = ?1)";
     if !tx.statement(any)?.query_row([queue], |row| row.get(0))? {
         return Ok(false);
     }
-    let (found, mut more) = find_hints(tx, queue, kinds, max)?;
+    let (found, mut more) = find_hints(tx, queue, kinds, excluded, max)?;
     let urgent: Option<i64> = tx
         .statement("SELECT min(priority) FROM duly_ready WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))?;
@@ -96,19 +110,25 @@ pub(crate) fn adopt(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usiz
 }
 
 /// Returns hints at these kinds by priority, then by age, as many of each kind as can be taken. With `None`, returns
-/// the first hints by the name of their kind. Also returns whether there may be more.
+/// the first hints by the name of their kind, without the excluded kind. Also returns whether there may be more.
 fn find_hints(
     tx: &Tx<'_>,
     queue: i64,
     kinds: Option<&[String]>,
+    excluded: Option<&str>,
     max: usize,
 ) -> rusqlite::Result<(Vec<DeferredHint>, bool)> {
     let some = kinds.map_or(DEFERRED_HINTS_PER_CLAIM_MAX, |kinds| {
         (DEFERRED_HINTS_PER_CLAIM_MAX / kinds.len().max(1)).min(max + 1).max(1)
     });
     let (mut found, mut more) = (Vec::new(), false);
-    for kind in kinds.map_or(vec![None], |kinds| kinds.iter().map(|kind| Some(kind.as_str())).collect()) {
-        let of_kind = find_hints_of_kind(tx, queue, kind, some)?;
+    let ranges = match (kinds, excluded) {
+        (Some(kinds), _) => kinds.iter().map(|kind| KindRange::Only(kind)).collect(),
+        (None, Some(kind)) => vec![KindRange::Before(kind), KindRange::After(kind)],
+        (None, None) => vec![KindRange::After("")],
+    };
+    for range in ranges {
+        let of_kind = find_hints_of_kinds(tx, queue, range, some)?;
         more |= of_kind.len() == some;
         found.extend(of_kind);
     }
@@ -116,15 +136,25 @@ fn find_hints(
     Ok((found, more))
 }
 
-fn find_hints_of_kind(tx: &Tx<'_>, queue: i64, kind: Option<&str>, some: usize) -> rusqlite::Result<Vec<DeferredHint>> {
-    let by_kind = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND kind = ?2
-                    ORDER BY priority, job_no LIMIT ?3";
-    let of_all = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND ?2 IS NULL LIMIT ?3";
-    tx.statement(if kind.is_some() { by_kind } else { of_all })?
-        .query_map(params![queue, kind, some], |row| {
-            Ok(DeferredHint { kind: row.get(0)?, priority: row.get(1)?, job_no: row.get(2)?, due: row.get(3)? })
-        })?
-        .collect()
+fn find_hints_of_kinds(
+    tx: &Tx<'_>,
+    queue: i64,
+    range: KindRange<'_>,
+    some: usize,
+) -> rusqlite::Result<Vec<DeferredHint>> {
+    let (comparison, kind) = match range {
+        KindRange::Only(kind) => ("=", kind),
+        KindRange::Before(kind) => ("<", kind),
+        KindRange::After(kind) => (">", kind),
+    };
+    tx.statement(&format!(
+        "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND kind {comparison} ?2
+          ORDER BY kind, priority, job_no LIMIT ?3"
+    ))?
+    .query_map(params![queue, kind, some], |row| {
+        Ok(DeferredHint { kind: row.get(0)?, priority: row.get(1)?, job_no: row.get(2)?, due: row.get(3)? })
+    })?
+    .collect()
 }
 
 fn delete_hint(

@@ -1,5 +1,7 @@
 //! Changes to jobs that are not running: edits, removals, new due times, and bulk changes.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::params;
 
@@ -8,11 +10,14 @@ use crate::job::push::Due;
 use crate::job::{Job, JobId, State};
 use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
-use crate::store::sqlite::jobs::{capacity, job_index, push, query, state};
+use crate::store::sqlite::jobs::state::JobPosition;
+use crate::store::sqlite::jobs::{cancel, capacity, job_index, push, query, remove_queue, state};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JobBody, RawText, priority_code, read_checked_job, read_text};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{AdminStore, BULK_CHANGE_MAX, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit};
+use crate::store::{
+    AdminStore, BULK_CHANGE_MAX, CancelReply, Capacity, ChangeResult, ChangeTarget, DeadGroup, JobEdit,
+    RemoveQueueResult,
+};
 
 #[async_trait]
 impl AdminStore for Sqlite {
@@ -20,9 +25,18 @@ impl AdminStore for Sqlite {
         self.writer.write("edit", move |tx| edit(tx, id, &change)).await
     }
 
+    async fn cancel(&self, id: JobId, keep: Duration) -> Result<CancelReply> {
+        self.writer.write("cancel", move |tx| cancel::cancel(tx, id, keep)).await
+    }
+
     async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
         let queue = queue.to_owned();
         self.writer.write("set_capacity", move |tx| capacity::set_capacity(tx, &queue, capacity)).await
+    }
+
+    async fn remove_queue(&self, queue: &str, only_unused: bool) -> Result<RemoveQueueResult> {
+        let queue = queue.to_owned();
+        self.writer.write("remove_queue", move |tx| remove_queue::remove_queue(tx, &queue, only_unused)).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
@@ -184,7 +198,6 @@ fn find_state(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Option<State>> {
         JobPosition::Scheduled { .. } => State::Scheduled,
         JobPosition::Ready { .. } => State::Ready,
         JobPosition::Running { .. } => State::Running,
-        JobPosition::Ended { state, .. } if state == STATE_DONE => State::Done,
-        JobPosition::Ended { .. } => State::Dead,
+        JobPosition::Ended { state, .. } => state::ended_state(state),
     }))
 }

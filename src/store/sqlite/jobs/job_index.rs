@@ -62,19 +62,19 @@ fn read_job_terms(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Vec<RawText>> {
     let Some((kind, tags)) = body else {
         return Ok(Vec::new());
     };
-    let mut words = vec![self::kind_term(kind.0)];
-    words.extend(tags.iter().flat_map(|tags| tags.0.split(|byte| *byte == b' ')).map(tag_term));
+    let mut terms = vec![self::kind_term(kind.0)];
+    terms.extend(tags.iter().flat_map(|tags| tags.0.split(|byte| *byte == b' ')).map(tag_term));
     // A job may have the same tag twice.
-    words.sort_unstable();
-    words.dedup();
-    Ok(words)
+    terms.sort_unstable();
+    terms.dedup();
+    Ok(terms)
 }
 
 fn insert_terms(
     tx: &Tx<'_>,
     queue: i64,
     state: i64,
-    words: &[RawText],
+    terms: &[RawText],
     at: Micros,
     job_no: i64,
 ) -> rusqlite::Result<()> {
@@ -82,14 +82,14 @@ fn insert_terms(
         "INSERT OR IGNORE INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
                VALUES (?1, ?2, ?3, ?4, ?5)",
     )?;
-    words.iter().try_for_each(|word| insert.execute(params![queue, state, word, at, job_no]).map(drop))
+    terms.iter().try_for_each(|term| insert.execute(params![queue, state, term, at, job_no]).map(drop))
 }
 
 fn delete_terms(
     tx: &Tx<'_>,
     queue: i64,
     state: i64,
-    words: &[RawText],
+    terms: &[RawText],
     at: Micros,
     job_no: i64,
 ) -> rusqlite::Result<()> {
@@ -98,10 +98,10 @@ fn delete_terms(
                AND due_or_ended_at = ?4 AND job_no = ?5",
     )?;
     let mut gone = 0;
-    for word in words {
-        gone += delete.execute(params![queue, state, word, at, job_no])?;
+    for term in terms {
+        gone += delete.execute(params![queue, state, term, at, job_no])?;
     }
-    if gone == words.len() || is_checksum_valid(tx, job_no)? {
+    if gone == terms.len() || is_checksum_valid(tx, job_no)? {
         return Ok(());
     }
     // The terms were written before the job was damaged, so they are unknown now. This scans the terms of the queue,
@@ -134,14 +134,14 @@ pub(crate) fn unindex_scheduled(tx: &Tx<'_>, queue: i64, job_no: i64, due: Micro
 
 /// Adds the terms of a job that died. Returns its group.
 pub(crate) fn index_dead(tx: &Tx<'_>, queue: i64, job_no: i64, ended: Micros) -> rusqlite::Result<i64> {
-    let mut words = read_job_terms(tx, job_no)?;
+    let mut terms = read_job_terms(tx, job_no)?;
     let kind: RawText =
         tx.statement("SELECT kind FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
     let error =
         fingerprint::compute(&crate::store::sqlite::jobs::failures::last_error(tx.conn, job_no)?.unwrap_or_default());
     let (group_no, id) = add_to_group(tx, queue, &kind.into_lossy_string(), &error, ended)?;
-    words.push(group_term(id));
-    insert_terms(tx, queue, STATE_DEAD, &words, ended, job_no)?;
+    terms.push(group_term(id));
+    insert_terms(tx, queue, STATE_DEAD, &terms, ended, job_no)?;
     Ok(group_no)
 }
 
@@ -153,20 +153,20 @@ pub(crate) fn unindex_dead(
     ended: Micros,
     group_no: Option<i64>,
 ) -> rusqlite::Result<()> {
-    let mut words = read_job_terms(tx, job_no)?;
+    let mut terms = read_job_terms(tx, job_no)?;
     if let Some(group_no) = group_no {
         let left: Option<(i64, RawText)> = tx
             .statement("UPDATE duly_dead_group SET count = count - 1 WHERE group_no = ?1 RETURNING count, id")?
             .query_row([group_no], |row| Ok((read_integer(row, 0), row.get(1)?)))
             .optional()?;
         if let Some((count, id)) = left {
-            words.push(group_term(id.0));
+            terms.push(group_term(id.0));
             if count <= 0 {
                 tx.statement("DELETE FROM duly_dead_group WHERE group_no = ?1")?.execute([group_no])?;
             }
         }
     }
-    delete_terms(tx, queue, STATE_DEAD, &words, ended, job_no)
+    delete_terms(tx, queue, STATE_DEAD, &terms, ended, job_no)
 }
 
 /// Adds a job to its group, and creates the group if it is new.

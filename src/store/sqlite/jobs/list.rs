@@ -12,7 +12,7 @@ use crate::job::{Job, JobRecord, State};
 use crate::store::sqlite::jobs::failures;
 use crate::store::sqlite::jobs::job_index;
 use crate::store::sqlite::jobs::query::{find_queue, read_record};
-use crate::store::sqlite::jobs::state::{STATE_DEAD, STATE_DONE};
+use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::rows::{
     JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, priority_code, read_integer, read_job, read_text,
 };
@@ -23,7 +23,8 @@ use crate::store::{
 };
 
 /// The order in which states are listed.
-const STATE_ORDER: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
+const STATE_ORDER: [State; 6] =
+    [State::Running, State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
 
 /// The end of a read: its section and the keys of the last job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl RowCursor {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("cursor", "not a cursor of a job list");
+        let wrong = || Error::invalid("cursor", "is not from a list of jobs; use `next_cursor` of the previous page");
         let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
         match parts[..] {
             [state @ 0..=ALL_JOBS_INDEX, queue, in_lane @ 0..=1, a, b] => {
@@ -210,8 +211,12 @@ impl RowScan<'_> {
                 let keys = if and.is_empty() { "p.due_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 (section_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
             }
-            State::Done | State::Dead => {
-                let state_no = if state == State::Done { STATE_DONE } else { STATE_DEAD };
+            State::Done | State::Dead | State::Cancelled => {
+                let state_no = match state {
+                    State::Done => STATE_DONE,
+                    State::Cancelled => STATE_CANCELLED,
+                    _ => STATE_DEAD,
+                };
                 let (from, mut and) = match state {
                     State::Dead => self.section_source("duly_ended p", state_no),
                     _ => ("duly_ended p".to_owned(), String::new()),
@@ -309,7 +314,7 @@ fn record_bytes(record: &JobRecord) -> usize {
 /// Returns the sections that are not empty: index of the state, and queue.
 fn find_sections(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
     let mut select = conn.prepare_cached(
-        "SELECT queue_no, running, ready, scheduled, dead, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
+        "SELECT queue_no, running, ready, scheduled, dead, cancelled, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
           ORDER BY queue_no",
     )?;
     let mut rows = select.query([queue])?;

@@ -1,5 +1,7 @@
 //! Jobs in the file: push, claim, settle, and every query and change of a job.
 
+pub(crate) mod ack_in;
+pub(crate) mod cancel;
 pub(crate) mod capacity;
 pub(crate) mod claim;
 pub(crate) mod counts;
@@ -12,6 +14,7 @@ pub(crate) mod progress;
 pub(crate) mod push;
 pub(crate) mod push_in;
 pub(crate) mod query;
+pub(crate) mod remove_queue;
 pub(crate) mod settle;
 pub(crate) mod state;
 
@@ -23,11 +26,11 @@ use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{JobId, JobRecord};
+use crate::job::{HeldJob, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::sqlite::maintenance::upkeep;
 use crate::store::sqlite::nodes::listener;
-use crate::store::sqlite::{Sqlite, nodes};
+use crate::store::sqlite::{Sqlite, disk_reserve, errors, nodes};
 use crate::store::{
     AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, HeartbeatReply, JobPage, JobStore, PRUNE_MAX,
     QueueCounts, Wake,
@@ -36,12 +39,18 @@ use crate::store::{
 #[async_trait]
 impl JobStore for Sqlite {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
-        self.writer.write("push", move |tx| push::push(tx, &jobs)).await?.map_err(Error::from)
+        let bytes = disk_reserve::push_bytes(&jobs);
+        self.writer
+            .write("push", move |tx| match tx.check_disk_room("push", bytes)? {
+                Ok(()) => Ok(push::push(tx, &jobs)?.map_err(Error::from)),
+                Err(full) => Ok(Err(full)),
+            })
+            .await?
     }
 
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
-        let registry = self.registry.clone();
-        self.writer.write("claim", move |tx| claim::claim(tx, &registry, node, &claim)).await
+        let (registry, interval) = (self.registry.clone(), self.heartbeat_interval);
+        self.writer.write("claim", move |tx| claim::claim(tx, &registry, node, &claim, interval)).await
     }
 
     async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
@@ -49,6 +58,10 @@ impl JobStore for Sqlite {
         self.writer
             .write("settle", move |tx| settle::settle(tx, nodes::ensure_node(tx, &registry, node)?, node, &ends))
             .await
+    }
+
+    async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool> {
+        self.writer.write("set_alone", move |tx| claim::set_alone(tx, node, &held, alone)).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
@@ -88,7 +101,11 @@ impl JobStore for Sqlite {
         let name = queue.to_owned();
         self.writer
             .write("set_paused", move |tx| {
-                let queue = tx.ensure_queue(&name)?;
+                // A resume does not create a queue.
+                let found = if paused { Some(tx.ensure_queue(&name)?) } else { tx.find_queue(&name)? };
+                let Some(queue) = found else {
+                    return Ok(false);
+                };
                 let changed = tx
                     .statement("UPDATE duly_queue SET paused = ?2 WHERE queue_no = ?1 AND paused <> ?2")?
                     .execute(params![queue, paused])?;
@@ -113,6 +130,7 @@ impl JobStore for Sqlite {
             })
             .await?;
         if self.path.is_some() && gone < PRUNE_MAX {
+            self.check_files_now("prune")?;
             self.writer.run_outside_transaction("prune", upkeep::shrink).await?;
         }
         Ok(gone)
@@ -127,7 +145,9 @@ impl JobStore for Sqlite {
     }
 
     async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        listener::subscribe_wakes(&self.registry, node).map_err(|e| Error::store("subscribe_wakes", e.to_string()))
+        self.watch_inbox();
+        listener::subscribe_wakes(&self.registry, node)
+            .map_err(|e| errors::from_registry("subscribe_wakes", "cannot use the node registry", e))
     }
 
     async fn accept_deliveries(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {

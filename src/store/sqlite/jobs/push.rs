@@ -3,8 +3,8 @@
 use rusqlite::{CachedStatement, OptionalExtension, ToSql, params};
 
 use crate::clock::{Micros, micros, to_micros};
-use crate::job::JobId;
-use crate::job::push::{Due, Push, PushResult, UniqueConflict};
+use crate::job::push::{Due, Push, PushResult};
+use crate::job::{JobId, UniqueConflict};
 use crate::store::PUSHED_INDEX;
 use crate::store::sqlite::jobs::capacity;
 use crate::store::sqlite::jobs::capacity::QueueFull;
@@ -18,8 +18,8 @@ use crate::store::sqlite::tx::Tx;
 /// Pushes jobs and returns a result for each, in the same order. Pushes none if a queue would be too full.
 pub(crate) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Result<Vec<PushResult>, QueueFull>> {
     match capacity::find_bounded_queues(tx, jobs)? {
-        limits if limits.is_empty() => insert_jobs(tx, jobs).map(Ok),
-        limits => capacity::push_within_capacity(tx, &limits, || insert_jobs(tx, jobs)),
+        bounded if bounded.is_empty() => insert_jobs(tx, jobs).map(Ok),
+        bounded => capacity::push_within_capacity(tx, &bounded, || insert_jobs(tx, jobs)),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, JobRecord, State};
 use crate::node::NodeId;
 use crate::store::sqlite::jobs::state;
-use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
+use crate::store::sqlite::jobs::state::JobPosition;
 use crate::store::sqlite::jobs::{capacity, failures, progress};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_integer, read_job, read_text, read_u64};
 use crate::store::{COMPLETION_CHECK_MAX, QueueCounts, TransferMark};
@@ -40,13 +40,12 @@ pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite:
         JobPosition::Scheduled { due, attempts, crashes } => (State::Scheduled, due, attempts, crashes),
         JobPosition::Ready { due, attempts, crashes, .. } => (State::Ready, due, attempts, crashes),
         JobPosition::Running { due, attempts, crashes, .. } => (State::Running, due, attempts, crashes),
-        JobPosition::Ended { state, due, attempts, crashes, .. } => {
-            (if state == STATE_DONE { State::Done } else { State::Dead }, due, attempts, crashes)
-        }
+        JobPosition::Ended { state, due, attempts, crashes, .. } => (state::ended_state(state), due, attempts, crashes),
     };
     let mut record = JobRecord::new(job, state, from_micros(due), attempts, crashes);
     match position {
-        JobPosition::Running { node_no: node, fence, .. } => {
+        JobPosition::Running { node_no: node, fence, cancelling, .. } => {
+            record.cancelling = cancelling;
             record.fence = Some(Fence(fence.unsigned_abs()));
             record.node = find_node_id(conn, node)?;
         }
@@ -73,7 +72,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.transfer_mark, q.capacity_jobs, q.capacity_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), coalesce(c.unfinished_bytes, 0),
+                coalesce(c.dead, 0), coalesce(c.cancelled, 0), coalesce(c.unfinished_bytes, 0),
                 (SELECT r.due_at FROM duly_ready r
                   WHERE r.queue_no = q.queue_no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
                 (SELECT r.due_at FROM duly_ready r
@@ -86,7 +85,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     )?
     .query_map([], |row| {
         // The first job of each priority.
-        let heads = [11, 12, 13, 14].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
+        let heads = [12, 13, 14, 15].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
         Ok(QueueCounts {
             oldest_ready: heads.into_iter().flatten().min().map(from_micros),
             queue: read_text(row, 0)?,
@@ -98,7 +97,8 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
             running: read_u64(row, 7),
             done: read_u64(row, 8),
             dead: read_u64(row, 9),
-            bytes: read_u64(row, 10),
+            cancelled: read_u64(row, 10),
+            bytes: read_u64(row, 11),
         })
     })?
     .collect()

@@ -8,31 +8,45 @@ use crate::NodeId;
 use crate::clock::{Micros, micros, to_micros};
 use crate::job::{JobId, Outcome};
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::state::{STATE_DEAD, STATE_DONE};
+use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::jobs::{deferred, failures, progress, state};
 use crate::store::sqlite::rows::to_millis;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{AttemptEnd, outcome_index, timing_indexes};
+use crate::store::{AttemptEnd, CANCELLED_INDEX, outcome_index, timing_indexes};
 
 /// Records outcomes. Returns the jobs that the node no longer held.
 pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[AttemptEnd]) -> rusqlite::Result<Vec<JobId>> {
     let (mut lost, mut deferred_ends) = (Vec::new(), Vec::new());
     let mut acks = AckWriter::new(tx, node)?;
     for end in ends {
-        let queue = match &end.outcome {
-            Outcome::Ack => acks.settle_ack(end)?,
+        let recorded = match &end.outcome {
+            Outcome::Ack => acks.settle_ack(end)?.map(|queue| (queue, AfterSettle::Ended)),
             other => settle_other(tx, node, id, end, other)?,
         };
-        match queue {
-            Some(queue) => {
-                count_outcome(tx, queue, end);
-                deferred_ends.extend(deferred_until(tx, end).map(|due| (queue, end, due)));
+        match recorded {
+            Some((queue, next)) => {
+                count_outcome(tx, queue, end, next);
+                let due = deferred_until(tx, end).filter(|_| next == AfterSettle::Continues);
+                deferred_ends.extend(due.map(|due| (queue, end, due)));
             }
             None => lost.push(end.id()),
         }
     }
     deferred::add_hints(tx, &deferred_ends)?;
     Ok(lost)
+}
+
+/// The next state of a job after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterSettle {
+    /// The job is done or dead.
+    Ended,
+    /// The job is cancelled; callers that wait for it are notified already.
+    Cancelled,
+    /// The job is done, because its handler acked it in a transaction. Callers that wait for it are notified already.
+    Acked,
+    /// The job runs again.
+    Continues,
 }
 
 /// Returns the due time of a job that its node deferred for lack of a handler.
@@ -47,14 +61,21 @@ fn due_after(tx: &Tx<'_>, after: Duration) -> Micros {
     tx.now.saturating_add(micros(after))
 }
 
-/// Counts a recorded outcome.
-fn count_outcome(tx: &Tx<'_>, queue: i64, end: &AttemptEnd) {
+/// Counts a recorded outcome. The attempt of a job that ended cancelled has not failed, whatever its outcome.
+fn count_outcome(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, next: AfterSettle) {
     tx.change_count(queue, CountColumn::Running, -1);
-    if matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) {
-        tx.change_count(queue, CountColumn::UnfinishedBytes, -(end.held().job.args.len() as u64).cast_signed());
+    if next != AfterSettle::Continues {
+        tx.change_count(queue, CountColumn::UnfinishedBytes, -(end.held().args_bytes as u64).cast_signed());
+    }
+    if next == AfterSettle::Ended {
         tx.notify_completed(queue, end.id());
     }
-    tx.increment_counter(queue, outcome_index(&end.outcome), 1);
+    let index = match next {
+        AfterSettle::Cancelled => CANCELLED_INDEX,
+        AfterSettle::Acked => outcome_index(&Outcome::Ack),
+        AfterSettle::Ended | AfterSettle::Continues => outcome_index(&end.outcome),
+    };
+    tx.increment_counter(queue, index, 1);
     if let Some(timing) = end.timing {
         timing_indexes(timing.lateness, timing.duration)
             .into_iter()
@@ -103,7 +124,7 @@ impl<'t> AckWriter<'t> {
         }
         progress::delete(self.tx, end.held().locator.value())?;
         if let Some(key) = &end.held().job.unique {
-            state::free_unique_key(self.tx, queue, key, end.held().locator.value())?;
+            state::free_unique_key(self.tx, queue, key.as_str(), end.held().locator.value())?;
         }
         self.tx.remember_removed_id(queue, end.id().as_bytes())?;
         Ok(Some(queue))
@@ -126,33 +147,48 @@ struct ReadyPosition {
     queue_no: i64,
     priority: i64,
     seq: i64,
+    /// Set if the job was cancelled.
+    cancel_keep_ms: Option<i64>,
+    /// The handler has acked the job in a transaction.
+    acked: bool,
 }
 
 /// Removes a job from its node, if node and fence match.
 fn remove_running(tx: &Tx<'_>, node: i64, end: &AttemptEnd) -> rusqlite::Result<Option<ReadyPosition>> {
     tx.statement(
-        "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3 RETURNING queue_no, priority, seq",
+        "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3
+         RETURNING queue_no, priority, seq, cancel_keep_ms, acked IS NOT NULL",
     )?
     .query_row(params![end.held().locator.value(), node, end.fence().0.cast_signed()], |row| {
-        Ok(ReadyPosition { queue_no: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
+        let [queue_no, priority, seq] = [row.get(0)?, row.get(1)?, row.get(2)?];
+        Ok(ReadyPosition { queue_no, priority, seq, cancel_keep_ms: row.get(3)?, acked: row.get(4)? })
     })
     .optional()
 }
 
-/// Records any outcome but an ack. Returns the queue; `None` if the node does not hold the job, and nothing was
-/// recorded.
+/// Records any outcome but an ack. Returns the queue and the next state; `None` if the node does not hold the job, and
+/// nothing was recorded.
 fn settle_other(
     tx: &Tx<'_>,
     node: i64,
     id: NodeId,
     end: &AttemptEnd,
     outcome: &Outcome,
-) -> rusqlite::Result<Option<i64>> {
-    let Some(ReadyPosition { queue_no: queue, priority, seq }) = remove_running(tx, node, end)? else {
+) -> rusqlite::Result<Option<(i64, AfterSettle)>> {
+    let Some(position) = remove_running(tx, node, end)? else {
         return Ok(None);
     };
+    let ReadyPosition { queue_no: queue, priority, seq, cancel_keep_ms, acked } = position;
     let (job_no, attempts, crashes) = (end.held().locator.value(), end.held().attempts, end.held().crashes);
     let attempt = attempts.saturating_add(1);
+    if acked {
+        state::insert_acked(tx, job_no, to_micros(end.held().due), attempts, crashes)?;
+        return Ok(Some((queue, AfterSettle::Acked)));
+    }
+    if let Some(keep_ms) = cancel_keep_ms {
+        settle_cancelled(tx, id, end, keep_ms)?;
+        return Ok(Some((queue, AfterSettle::Cancelled)));
+    }
     match outcome {
         Outcome::Ack => {}
         Outcome::Bury { error } => {
@@ -179,13 +215,24 @@ fn settle_other(
             tx.wake_one(end.queue());
         }
     }
-    Ok(Some(queue))
+    let next = if matches!(outcome, Outcome::Bury { .. }) { AfterSettle::Ended } else { AfterSettle::Continues };
+    Ok(Some((queue, next)))
+}
+
+/// Ends a cancelled job whose attempt did not succeed.
+fn settle_cancelled(tx: &Tx<'_>, id: NodeId, end: &AttemptEnd, keep_ms: i64) -> rusqlite::Result<()> {
+    let (job_no, mut attempts, held) = (end.held().locator.value(), end.held().attempts, end.held());
+    if let Outcome::Retry { error, .. } | Outcome::Bury { error } = &end.outcome {
+        attempts = attempts.saturating_add(1);
+        failures::record(tx, job_no, attempts, id, error)?;
+    }
+    state::insert_cancelled(tx, job_no, keep_ms, to_micros(held.due), attempts, held.crashes)
 }
 
 /// Ends a job that is kept for a while.
 fn keep_ended(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, state: i64, attempts: u32) -> rusqlite::Result<()> {
     if let Some(key) = &end.held().job.unique {
-        state::free_unique_key(tx, queue, key, end.held().locator.value())?;
+        state::free_unique_key(tx, queue, key.as_str(), end.held().locator.value())?;
     }
     let prune_at = tx.now.saturating_add(to_millis(end.keep).saturating_mul(1_000));
     let due = to_micros(end.held().due);
@@ -210,8 +257,8 @@ pub(crate) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rus
         tx.statement(sql)?.query_map(params, |row| row.get(0))?.collect()
     };
     let mut gone = pick(
-        "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state IN (?2, ?3) AND prune_at <= ?4 LIMIT ?5",
-        params![queue, STATE_DONE, STATE_DEAD, tx.now, max],
+        "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state IN (?2, ?3, ?4) AND prune_at <= ?5 LIMIT ?6",
+        params![queue, STATE_DONE, STATE_DEAD, STATE_CANCELLED, tx.now, max],
     )?;
     if gone.len() < max {
         let beyond = pick(

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use crate::clock::{Micros, to_micros};
-use crate::job::{JobId, JobRecord};
+use crate::job::{JobId, JobRecord, State};
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{deferred, job_index, progress};
 use crate::store::sqlite::rows::{RawText, read_integer, read_u32};
@@ -14,6 +14,8 @@ use crate::store::sqlite::tx::Tx;
 pub(crate) const STATE_DONE: i64 = 3;
 /// Number of a state in `duly_ended`.
 pub(crate) const STATE_DEAD: i64 = 4;
+/// Number of a state in `duly_ended`.
+pub(crate) const STATE_CANCELLED: i64 = 5;
 
 /// Makes a job ready.
 pub(crate) const INSERT_READY: &str = "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts,
@@ -29,7 +31,7 @@ const INSERT_ENDED: &str =
 pub(crate) enum JobPosition {
     Scheduled { due: Micros, attempts: u32, crashes: u32 },
     Ready { seq: i64, due: Micros, attempts: u32, crashes: u32 },
-    Running { node_no: i64, fence: i64, due: Micros, attempts: u32, crashes: u32 },
+    Running { node_no: i64, fence: i64, due: Micros, attempts: u32, crashes: u32, cancelling: bool },
     Ended { state: i64, ended_at: Micros, due: Micros, attempts: u32, crashes: u32 },
 }
 
@@ -72,7 +74,10 @@ pub(crate) fn find_position(conn: &Connection, job_no: i64) -> rusqlite::Result<
         return Ok(scheduled);
     }
     let held = conn
-        .prepare_cached("SELECT node_no, fence, due_at, attempts, crashes FROM duly_running WHERE job_no = ?1")?
+        .prepare_cached(
+            "SELECT node_no, fence, due_at, attempts, crashes, cancel_keep_ms IS NOT NULL
+               FROM duly_running WHERE job_no = ?1",
+        )?
         .query_row([job_no], |row| {
             Ok(JobPosition::Running {
                 node_no: row.get(0)?,
@@ -80,6 +85,7 @@ pub(crate) fn find_position(conn: &Connection, job_no: i64) -> rusqlite::Result<
                 due: read_integer(row, 2),
                 attempts: read_u32(row, 3),
                 crashes: read_u32(row, 4),
+                cancelling: row.get(5)?,
             })
         })
         .optional()?;
@@ -176,7 +182,61 @@ pub(crate) fn insert_ended(
 }
 
 fn ended_count_column(state: i64) -> CountColumn {
-    if state == STATE_DONE { CountColumn::Done } else { CountColumn::Dead }
+    match state {
+        STATE_DONE => CountColumn::Done,
+        STATE_CANCELLED => CountColumn::Cancelled,
+        _ => CountColumn::Dead,
+    }
+}
+
+/// Returns the state of an ended job by its number.
+pub(crate) fn ended_state(state: i64) -> State {
+    match state {
+        STATE_DONE => State::Done,
+        STATE_CANCELLED => State::Cancelled,
+        _ => State::Dead,
+    }
+}
+
+/// Ends a job without a state: frees its unique key, keeps it for `keep_ms`, and notifies the callers that wait for it.
+/// Its bytes must be uncounted already.
+pub(crate) fn insert_cancelled(
+    tx: &Tx<'_>,
+    job_no: i64,
+    keep_ms: i64,
+    due: Micros,
+    attempts: u32,
+    crashes: u32,
+) -> rusqlite::Result<()> {
+    let (queue, id, key): (i64, [u8; 16], Option<RawText>) = tx
+        .statement("SELECT queue_no, id, unique_key FROM duly_job WHERE job_no = ?1")?
+        .query_row([job_no], |row| Ok((row.get(0)?, row.get(1).unwrap_or_default(), row.get(2)?)))?;
+    if let Some(key) = key {
+        free_unique_key(tx, queue, &key, job_no)?;
+    }
+    let prune_at = tx.now.saturating_add(keep_ms.saturating_mul(1_000));
+    insert_ended(tx, queue, job_no, STATE_CANCELLED, prune_at, tx.now, due, attempts, crashes)?;
+    tx.notify_completed(queue, JobId::from_bytes(id));
+    Ok(())
+}
+
+/// Ends a job without a state as done, as an ack does. Its bytes must be uncounted already.
+pub(crate) fn insert_acked(tx: &Tx<'_>, job_no: i64, due: Micros, attempts: u32, crashes: u32) -> rusqlite::Result<()> {
+    let (queue, id, key, keep_ms): (i64, [u8; 16], Option<RawText>, i64) = tx
+        .statement("SELECT queue_no, id, unique_key, keep_ms FROM duly_job WHERE job_no = ?1")?
+        .query_row([job_no], |row| {
+            Ok((row.get(0)?, row.get(1).unwrap_or_default(), row.get(2)?, read_integer(row, 3)))
+        })?;
+    if keep_ms <= 0 {
+        return delete_body(tx, job_no);
+    }
+    if let Some(key) = key {
+        free_unique_key(tx, queue, &key, job_no)?;
+    }
+    let prune_at = tx.now.saturating_add(keep_ms.saturating_mul(1_000));
+    insert_ended(tx, queue, job_no, STATE_DONE, prune_at, tx.now, due, attempts, crashes)?;
+    tx.notify_completed(queue, JobId::from_bytes(id));
+    Ok(())
 }
 
 /// Removes a job from the ended ones.

@@ -13,10 +13,10 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::node::NodeId;
-use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
-use crate::store::sqlite::nodes::wake::LockTurnNotice;
+use crate::store::sqlite::nodes::wakes::LockTurnNotice;
 use crate::store::sqlite::tx::Tx;
+use crate::store::sqlite::{Sqlite, errors};
 use crate::store::{
     LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LockOwner, LockPage, LockRecord, LockReply, LockRequest,
     LockStore,
@@ -43,8 +43,7 @@ pub(super) struct LockHolds {
 #[async_trait]
 impl LockStore for Sqlite {
     async fn lock(&self, request: &LockRequest) -> Result<LockReply> {
-        let to_error =
-            |e: std::io::Error| Error::store("lock", format!("cannot take a slot in the node registry: {e}"));
+        let to_error = |e| errors::from_registry("lock", "cannot take a slot in the node registry", e);
         self.registry.ensure_announced(request.node, request.lease).map_err(to_error)?;
         let (registry, request) = (self.registry.clone(), request.clone());
         self.writer.write("lock", move |tx| lock(tx, &LivenessSnapshot::new(&registry), &request)).await
@@ -83,9 +82,9 @@ impl LockStore for Sqlite {
         self.read("locks", read).await
     }
 
-    async fn break_lock(&self, name: &str) -> Result<u64> {
+    async fn break_lock(&self, name: &str, owner: Option<LockOwner>) -> Result<u64> {
         let (registry, name) = (self.registry.clone(), name.to_owned());
-        self.writer.write("break_lock", move |tx| break_lock(tx, &LivenessSnapshot::new(&registry), &name)).await
+        self.writer.write("break_lock", move |tx| break_lock(tx, &LivenessSnapshot::new(&registry), &name, owner)).await
     }
 }
 
@@ -258,18 +257,26 @@ pub(super) fn cancel_wait(
 }
 
 /// Implements `LockStore::break_lock`.
-pub(super) fn break_lock(tx: &Tx<'_>, liveness: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
+pub(super) fn break_lock(
+    tx: &Tx<'_>,
+    liveness: &LivenessSnapshot<'_>,
+    name: &str,
+    owner: Option<LockOwner>,
+) -> rusqlite::Result<u64> {
     let (holds, _) = delete_expired(tx, liveness, name)?;
     let broken = tx
-        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node_id, owner_id")?
-        .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .statement(
+            "DELETE FROM duly_lock WHERE name = ?1 AND (?2 IS NULL OR owner_id = ?2) RETURNING node_id, owner_id",
+        )?
+        .query_map(params![name, owner.as_ref().map(LockOwner::as_bytes)], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<([u8; 16], [u8; 16])>>>()?;
+    let ended = broken.len();
     for (node, owner) in broken {
         let (node, owner) = (NodeId::from_bytes(node), LockOwner::from_bytes(owner));
         tx.notify_lock_turn(LockTurnNotice { node, lock_name: name.to_owned(), owner });
     }
-    waiters::notify_next(tx, liveness, name, 0)?;
-    Ok(holds.len() as u64)
+    waiters::notify_next(tx, liveness, name, holds.len() - ended)?;
+    Ok(ended as u64)
 }
 
 /// Notifies the waiters that have their turn, after the waiters changed.
@@ -299,7 +306,7 @@ pub(super) fn locks(
     name: Option<&str>,
     cursor: Option<&str>,
 ) -> Result<LockPage> {
-    let wrong = || Error::invalid("cursor", "not a cursor of a lock list");
+    let wrong = || Error::invalid("cursor", "is not from a list of locks; use `next_cursor` of the previous page");
     let (after_name, after_slot) = match cursor {
         None => (name.unwrap_or_default(), 0),
         Some(text) => {
@@ -307,8 +314,7 @@ pub(super) fn locks(
             (name, slot.parse::<u32>().map_err(|_| wrong())?)
         }
     };
-    read_page(conn, liveness, wall, name, (after_name, after_slot))
-        .map_err(|e| crate::store::sqlite::errors::from_sqlite("locks", e))
+    read_page(conn, liveness, wall, name, (after_name, after_slot)).map_err(|e| errors::from_sqlite("locks", e))
 }
 
 fn read_page(
@@ -345,7 +351,7 @@ fn read_page(
             node,
             note: row.get(4)?,
             fence: Fence(row.get::<_, i64>(5)?.unsigned_abs()),
-            since: from_micros(row.get(6)?),
+            since: Some(from_micros(row.get(6)?)),
             expires: from_micros(wall + (expires - liveness.uptime)),
             waiters: waiting.1,
         });

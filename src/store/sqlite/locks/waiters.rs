@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::node::NodeId;
 use crate::store::sqlite::locks;
 use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
-use crate::store::sqlite::nodes::wake::LockTurnNotice;
+use crate::store::sqlite::nodes::wakes::LockTurnNotice;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{LOCK_WAITERS_CHECKED_MAX, LOCK_WAITS_MAX, LockOwner, LockRequest, LockTurn, PeerInfo};
 

@@ -30,8 +30,8 @@ impl MaintenanceStore for Sqlite {
 #[async_trait]
 impl HealthStore for Sqlite {
     async fn health(&self) -> Result<Health> {
-        let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
-        let read = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
+        let (watch, durability, clock) = (self.watch.clone(), self.durability, self.clock.clone());
+        let read = move |conn: &Connection| health::health(conn, watch.as_deref(), durability, &clock);
         let mut health = self.writer.run_outside_transaction("health", read).await?;
         health.add_history_fact(self.history_enabled);
         Ok(health)

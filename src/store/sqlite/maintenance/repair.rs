@@ -4,6 +4,8 @@
 use rusqlite::{Connection, params};
 
 use crate::error::{Error, Result};
+use crate::job::Outcome;
+use crate::store::outcome_index;
 use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::state::STATE_DEAD;
 use crate::store::sqlite::jobs::{counts, state};
@@ -50,7 +52,8 @@ fn repair_all(tx: &Tx<'_>) -> rusqlite::Result<()> {
 fn repair_sequences(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
         "INSERT OR IGNORE INTO duly_sequence (name, value)
-           VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0);
+           VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0),
+             ('removed_queues', 0);
          UPDATE duly_sequence SET value = max(value, 1 + (SELECT coalesce(max(n), 0) FROM (
              SELECT max(job_no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
              UNION ALL SELECT max(seq) FROM duly_running))) WHERE name = 'next_number';
@@ -108,7 +111,7 @@ fn repair_positions(tx: &Tx<'_>) -> rusqlite::Result<()> {
            OR (queue_no, due_at, job_no) NOT IN
              (SELECT queue_no, min(due_at), job_no FROM duly_scheduled GROUP BY job_no);
          {UNFINISHED_CTE} DELETE FROM duly_ended WHERE job_no IN unfinished;
-         UPDATE duly_ended SET state = {STATE_DEAD} WHERE state NOT IN (3, 4);
+         UPDATE duly_ended SET state = {STATE_DEAD} WHERE state NOT IN (3, 4, 5);
          UPDATE duly_ended SET queue_no = (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no)
           WHERE queue_no <> (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no);
          UPDATE duly_running SET (queue_no, priority) =
@@ -146,8 +149,33 @@ fn insert_all_ready(tx: &Tx<'_>, sql: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Makes running jobs ready if their node is unknown.
+/// Makes running jobs ready if their node is unknown, or ends those that were acked or cancelled.
 fn repair_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let acked: Vec<(i64, i64, u32, u32)> = tx
+        .conn
+        .prepare(
+            "DELETE FROM duly_running WHERE node_no NOT IN (SELECT node_no FROM duly_node) AND acked IS NOT NULL
+             RETURNING job_no, due_at, attempts, crashes",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (job_no, due, attempts, crashes) in acked {
+        let (_, queue) = state::read_args_bytes_and_queue(tx, job_no)?;
+        tx.increment_counter(queue, outcome_index(&Outcome::Ack), 1);
+        state::insert_acked(tx, job_no, due, attempts, crashes)?;
+    }
+    let cancelled: Vec<(i64, i64, i64, u32, u32)> = tx
+        .conn
+        .prepare(
+            "DELETE FROM duly_running
+              WHERE node_no NOT IN (SELECT node_no FROM duly_node) AND cancel_keep_ms IS NOT NULL
+             RETURNING job_no, cancel_keep_ms, due_at, attempts, crashes",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (job_no, keep_ms, due, attempts, crashes) in cancelled {
+        state::insert_cancelled(tx, job_no, keep_ms, due, attempts, crashes)?;
+    }
     insert_all_ready(
         tx,
         "DELETE FROM duly_running WHERE node_no NOT IN (SELECT node_no FROM duly_node)

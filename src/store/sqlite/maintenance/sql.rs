@@ -39,7 +39,7 @@ impl ReadOnlySql {
             .file()
             .ok_or_else(|| Error::invalid("store", "only a SQLite file can run SQL; give the path of one"))?;
         if !path.is_file() {
-            return Err(Error::NotFound { what: "file", name: path.display().to_string() });
+            return Err(Error::not_found_with_advice("file", path.display(), "give the path of an existing store"));
         }
         ReadOnlySql::connect(path).map_err(|e| errors::from_sqlite("sql", e))
     }
@@ -47,6 +47,7 @@ impl ReadOnlySql {
     fn connect(path: &Path) -> rusqlite::Result<Self> {
         let mut conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         conn.busy_handler(Some(file::wait_while_busy))?;
+        file::enable_defensive_mode(&conn)?;
         conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF;")?;
         Ok(ReadOnlySql { conn })
     }
@@ -66,7 +67,9 @@ impl ReadOnlySql {
                 "would write, and SQL is read-only here; use duly's commands to change the store",
             ));
         }
-        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        // `column_names` returns another type in older versions of rusqlite.
+        let names = (0..statement.column_count()).map(|column| statement.column_name(column).map(str::to_owned));
+        let columns = names.collect::<rusqlite::Result<Vec<String>>>().map_err(wrong)?;
         let mut table = SqlTable { columns, ..SqlTable::default() };
         let mut rows = statement.query([]).map_err(wrong)?;
         while let Some(row) = rows.next().map_err(wrong)? {
@@ -123,6 +126,8 @@ fn to_json(value: ValueRef<'_>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::config::DbConfig;
+
     use super::*;
 
     fn open_new_store() -> (tempfile::TempDir, ReadOnlySql) {
@@ -166,6 +171,12 @@ mod tests {
             assert_eq!(sql.query(query).map(|table| table.rows).err().map(|e| e.code()), Some("invalid"), "{query}");
         }
         assert!(!other.exists());
+    }
+
+    #[test]
+    fn connection_is_in_defensive_mode() {
+        let (_dir, sql) = open_new_store();
+        assert!(sql.conn.db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE).expect("reads"));
     }
 
     #[test]

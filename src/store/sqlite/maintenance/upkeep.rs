@@ -1,10 +1,12 @@
-//! Upkeep of the file: grows the WAL once, and returns free pages to the disk.
+//! Upkeep of the file: grows the WAL once, writes it into the file, and returns free pages to the disk.
 
 use std::path::Path;
 
 use rusqlite::Connection;
 
+use crate::store::sqlite::disk_reserve;
 use crate::store::sqlite::file;
+use crate::store::sqlite::file_watch::FileWatch;
 
 /// The size to which the WAL is grown once: overwriting is much cheaper to sync than growing.
 const WAL_GROWN_BYTES: usize = 8 * 1024 * 1024;
@@ -14,6 +16,25 @@ const WAL_GROW_FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 const VACUUM_FREE_PAGES_MIN: i64 = 4_096;
 /// The file is shrunk only if it has at most this many pages in use: it is copied under the write lock.
 const VACUUM_LIVE_PAGES_MAX: i64 = 8_192;
+
+/// The length of the WAL from which on each commit is followed by a checkpoint, in pages.
+const CHECKPOINT_PAGES_MIN: i64 = 1_000;
+
+/// Writes a long WAL into the file. SQLite would do so by itself, but also into a file that was copied over this one.
+pub(crate) fn checkpoint_if_long(conn: &Connection, watch: &FileWatch) {
+    let run = |sql: &str| {
+        let mut checkpoint = conn.prepare_cached(sql)?;
+        checkpoint.query_row([], |row| row.get::<_, i64>("log"))
+    };
+    // This mode only counts pages.
+    let is_long = run("PRAGMA wal_checkpoint(NOOP)").is_ok_and(|pages| pages >= CHECKPOINT_PAGES_MIN);
+    if is_long && watch.allows_checkpoint() && disk_reserve::has_room_for_checkpoint(conn, watch.path()) {
+        // The commits are in the WAL, and the next one tries again.
+        if let Err(error) = run("PRAGMA wal_checkpoint(PASSIVE)") {
+            tracing::debug!(%error, "a checkpoint failed");
+        }
+    }
+}
 
 /// Returns whether the disk has enough space to grow the WAL of this file.
 pub(crate) fn has_disk_room(path: &Path) -> bool {

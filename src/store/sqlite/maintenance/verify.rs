@@ -15,7 +15,7 @@ use crate::store::{Invariant, VIOLATIONS_MAX, VerifyReport};
 pub(crate) const POSITIONS_CTE: &str = "WITH position (job_no, at) AS (
     SELECT job_no, 'scheduled' FROM duly_scheduled UNION ALL SELECT job_no, 'ready' FROM duly_ready
     UNION ALL SELECT job_no, 'running' FROM duly_running
-    UNION ALL SELECT job_no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
+    UNION ALL SELECT job_no, CASE state WHEN 3 THEN 'done' WHEN 5 THEN 'cancelled' ELSE 'dead' END FROM duly_ended),
   positions (job_no, times, at) AS (SELECT job_no, count(*), group_concat(at, ', ') FROM position GROUP BY job_no) ";
 
 /// Jobs that have not ended, and so hold their unique key.
@@ -70,7 +70,7 @@ const INVARIANT_QUERIES: &[InvariantQuery] = &[
         Invariant::QueuePosition,
         "has ended in a queue that is not its own, or in an unknown state:",
         "SELECT q.name, j.id, e.queue_no || '/' || e.state FROM duly_ended e JOIN duly_job j ON j.job_no = e.job_no
-           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE e.queue_no <> j.queue_no OR e.state NOT IN (3, 4)",
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE e.queue_no <> j.queue_no OR e.state NOT IN (3, 4, 5)",
     ),
     (
         Invariant::Holders,
@@ -210,7 +210,7 @@ pub(crate) async fn verify(store: &Sqlite) -> Result<VerifyReport> {
         verify_snapshot(&snapshot).map_err(to_error)
     };
     let result = tokio::task::spawn_blocking(verify).await;
-    result.map_err(|e| Error::store("verify", format!("the check did not finish: {e}")))?
+    result.map_err(|e| Error::store("verify", format!("the check did not finish: {e}; start it again")))?
 }
 
 /// Checks all invariants on one snapshot. If SQLite cannot read the file, that is the result.
@@ -322,7 +322,7 @@ fn check_checksums(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::
 /// Checks the stored counts against the rows, and that every queue has a readable name.
 fn check_counts(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::Result<()> {
     let mut statement = conn.prepare(
-        "SELECT q.queue_no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.unfinished_bytes
+        "SELECT q.queue_no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.cancelled, c.unfinished_bytes
            FROM duly_queue q LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?;
     let mut rows = statement.query([])?;
@@ -349,7 +349,7 @@ fn check_counts(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::Res
         }
         let unfinished = "coalesce(sum(octet_length(args)), 0) FROM duly_job
              WHERE job_no NOT IN (SELECT job_no FROM duly_ended) AND queue_no";
-        let (counted_bytes, real) = (read_integer(row, 7), counted(unfinished)?);
+        let (counted_bytes, real) = (read_integer(row, 8), counted(unfinished)?);
         if counted_bytes != real {
             let details = format!("{counted_bytes} bytes of unfinished args are counted, but there are {real}");
             verified.add_violation(Invariant::Counts, Some(name), None, details);
@@ -359,10 +359,11 @@ fn check_counts(conn: &Connection, verified: &mut VerifyReport) -> rusqlite::Res
 }
 
 /// The table of each state, in the order of the counts.
-const STATE_TABLES: [(State, &str); 5] = [
+const STATE_TABLES: [(State, &str); 6] = [
     (State::Scheduled, "duly_scheduled WHERE"),
     (State::Ready, "duly_ready WHERE"),
     (State::Running, "duly_running WHERE"),
     (State::Done, "duly_ended WHERE state = 3 AND"),
     (State::Dead, "duly_ended WHERE state = 4 AND"),
+    (State::Cancelled, "duly_ended WHERE state = 5 AND"),
 ];

@@ -1,17 +1,17 @@
 //! Datagrams between processes, sent to the socket of a slot. They may be lost.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::job::JobId;
 use crate::store::LockOwner;
+use crate::store::sqlite::nodes::directory::NodesDir;
 
 /// Longest path that fits into a socket address on every system.
 const SOCKET_PATH_MAX: usize = 100;
-/// Longest datagram.
-pub(crate) const DATAGRAM_BYTES_MAX: usize = 4_096;
+/// Longest datagram. macOS allows no longer ones.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 2_048;
 /// Most job ids in one datagram.
 pub(crate) const DATAGRAM_IDS_MAX: usize = (DATAGRAM_BYTES_MAX - 2) / 16;
 
@@ -21,6 +21,7 @@ const LOCK_TURN_TAG: u8 = b'T';
 const NEW_MESSAGE_TAG: u8 = b'B';
 const GAP_TAG: u8 = b'G';
 const COMPLETED_TAG: u8 = b'E';
+const HEARTBEAT_TAG: u8 = b'H';
 
 /// A notification from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +32,10 @@ pub(crate) enum Datagram {
     LockTurn { name: String, owner: LockOwner },
     /// There are messages on the bus.
     NewMessage,
-    /// These jobs have ended; at most [`LETTER_IDS_MAX`].
+    /// These jobs have ended; at most [`DATAGRAM_IDS_MAX`].
     Completed(Vec<JobId>),
+    /// Send a heartbeat now: its reply has news.
+    Heartbeat,
     /// Notifications may have been lost: check everything.
     Gap,
 }
@@ -47,6 +50,7 @@ impl Datagram {
             // The name is too long for a datagram, so the node must check its turns itself.
             Datagram::LockTurn { .. } | Datagram::Gap => vec![CONTROL_PREFIX, GAP_TAG],
             Datagram::NewMessage => vec![CONTROL_PREFIX, NEW_MESSAGE_TAG],
+            Datagram::Heartbeat => vec![CONTROL_PREFIX, HEARTBEAT_TAG],
             Datagram::Completed(ids) => [CONTROL_PREFIX, COMPLETED_TAG]
                 .into_iter()
                 .chain(ids.iter().flat_map(|id| id.as_bytes().iter().copied()))
@@ -69,6 +73,7 @@ impl Datagram {
                 Some(Datagram::Completed(ids.iter().map(|id| JobId::from_bytes(*id)).collect()))
             }
             [CONTROL_PREFIX, NEW_MESSAGE_TAG] => Some(Datagram::NewMessage),
+            [CONTROL_PREFIX, HEARTBEAT_TAG] => Some(Datagram::Heartbeat),
             [CONTROL_PREFIX, GAP_TAG] => Some(Datagram::Gap),
             [CONTROL_PREFIX, ..] => None,
             name => text(name).map(Datagram::Wake),
@@ -76,33 +81,36 @@ impl Datagram {
     }
 }
 
-/// Sends a datagram to the socket at this path. Fails if no process listens there, or if its buffer is full.
-pub(crate) fn send(datagram: &Datagram, socket: &Path) -> io::Result<()> {
+/// Sends a datagram to a socket. Fails if no process listens there, or if its buffer is full.
+pub(crate) fn send(datagram: &Datagram, dir: &NodesDir, socket: &str) -> io::Result<()> {
     let from = UnixDatagram::unbound()?;
     from.set_nonblocking(true)?;
-    with_short_path(socket, |path| from.send_to(&datagram.to_bytes(), path)).map(drop)
+    dir.with_socket_path(socket, |path| from.send_to(&datagram.to_bytes(), path)).map(drop)
 }
 
-/// Creates a socket at this path and replaces an old one.
-pub(crate) fn bind(path: &Path) -> io::Result<UnixDatagram> {
-    let _ = std::fs::remove_file(path);
-    let socket = with_short_path(path, |path| UnixDatagram::bind(path))?;
+/// Creates a socket and replaces an old one.
+pub(crate) fn bind(dir: &NodesDir, name: &str) -> io::Result<UnixDatagram> {
+    let _ = dir.remove(name);
+    let socket = dir.with_socket_path(name, |path| UnixDatagram::bind(path))?;
     socket.set_nonblocking(true)?;
+    dir.restrict_socket(name)?;
     Ok(socket)
 }
 
-/// Calls `run` with the path, or with a short alias of it if the path does not fit into a socket address.
-fn with_short_path<T>(path: &Path, run: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
-    if path.as_os_str().len() <= SOCKET_PATH_MAX {
-        return run(path);
+/// Rejects a directory whose sockets would have paths that do not fit into a socket address.
+pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
+    check_dir_length(dir.as_os_str().len(), cfg!(target_os = "linux")).map_err(io::Error::other)
+}
+
+fn check_dir_length(length: usize, has_short_aliases: bool) -> Result<(), String> {
+    let max = SOCKET_PATH_MAX - "/1023.sock".len();
+    if has_short_aliases || length <= max {
+        return Ok(());
     }
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return run(path);
-    };
-    let dir = std::fs::File::open(dir)?;
-    let short: PathBuf =
-        [Path::new("/proc/self/fd"), Path::new(&dir.as_raw_fd().to_string()), Path::new(name)].iter().collect();
-    run(&short)
+    Err(format!(
+        "its path has {length} bytes, and this system allows sockets in paths of at most {max}; \
+         move the file to a shorter path"
+    ))
 }
 
 #[cfg(test)]
@@ -121,10 +129,19 @@ mod tests {
             let turn = Datagram::LockTurn { name: name.clone(), owner: LockOwner::from_bytes(owner) };
             let ended = Datagram::Completed(vec![JobId::from_bytes(owner); DATAGRAM_IDS_MAX]);
             prop_assert!(ended.to_bytes().len() <= DATAGRAM_BYTES_MAX);
-            for datagram in [Datagram::Wake(name), turn, ended, Datagram::NewMessage, Datagram::Gap] {
+            for datagram in [Datagram::Wake(name), turn, ended, Datagram::NewMessage, Datagram::Heartbeat, Datagram::Gap] {
                 prop_assert_eq!(Datagram::parse(&datagram.to_bytes()), Some(datagram));
             }
         }
+    }
+
+    #[test]
+    fn long_directory_is_refused_on_a_system_without_short_aliases() {
+        let max = SOCKET_PATH_MAX - "/1023.sock".len();
+        assert_eq!(check_dir_length(max + 1, true), Ok(()));
+        assert_eq!(check_dir_length(max, false), Ok(()));
+        let error = check_dir_length(max + 1, false).expect_err("no socket fits");
+        assert!(error.ends_with("; move the file to a shorter path"), "{error}");
     }
 
     #[test]

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::clock;
 use crate::node::NodeId;
-use crate::store::sqlite::nodes::datagram;
 use crate::store::sqlite::nodes::datagram::{DATAGRAM_BYTES_MAX, Datagram};
+use crate::store::sqlite::nodes::directory::FileId;
 use crate::store::sqlite::nodes::process_watch::ProcessWatch;
 use crate::store::sqlite::nodes::registry::NodeRegistry;
 use crate::store::sqlite::nodes::subscriptions::NodeSubscriptions;
 use crate::store::sqlite::peers::messages::MessageReader;
 use crate::store::{Notification, Wake};
+use crate::sync::spawn_thread;
 
 /// How often to check for new processes to watch, and for messages that came without a datagram.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,31 +49,66 @@ pub(crate) fn start_listener(registry: &Arc<NodeRegistry>, node: NodeId) -> io::
         return Ok(());
     }
     let spawn = || {
-        let socket = datagram::bind(&registry.socket_path(slot))?;
+        let socket = NodeSocket::bind(registry, slot)?;
         let (registry, subscriptions) = (registry.clone(), subscriptions.clone());
-        std::thread::Builder::new()
-            .name("duly-listen".into())
-            .spawn(move || run_listener(&registry, &socket, &subscriptions))
+        spawn_thread("duly-listen", move || run_listener(&registry, node, socket, &subscriptions))
     };
     spawn().map(drop).inspect_err(|_| subscriptions.end_listening())
 }
 
+/// The socket of a node.
+struct NodeSocket {
+    socket: UnixDatagram,
+    slot: usize,
+    id: Option<FileId>,
+}
+
+impl NodeSocket {
+    fn bind(registry: &NodeRegistry, slot: usize) -> io::Result<Self> {
+        let (socket, id) = registry.slots().bind_socket(slot)?;
+        Ok(NodeSocket { socket, slot, id })
+    }
+
+    /// Binds the socket again if it was deleted, or if its node has another slot. Returns whether it did.
+    fn rebind_if_deleted(&mut self, registry: &NodeRegistry, node: NodeId) -> bool {
+        let Some(slot) = registry.slot_of(node) else {
+            return false;
+        };
+        if slot == self.slot && self.id.is_some() && registry.slots().socket_id(slot) == self.id {
+            return false;
+        }
+        // Without a directory there is no socket: the next heartbeat creates it again.
+        NodeSocket::bind(registry, slot).map(|bound| *self = bound).is_ok()
+    }
+}
+
 /// Waits for notifications and delivers them, until the node has no subscription.
-fn run_listener(registry: &NodeRegistry, socket: &UnixDatagram, subscriptions: &NodeSubscriptions) {
+fn run_listener(registry: &NodeRegistry, node: NodeId, mut bound: NodeSocket, subscriptions: &NodeSubscriptions) {
     let mut processes = ProcessWatch::default();
     let mut reading: Option<MessageReader> = None;
     let mut buffer = [0; DATAGRAM_BYTES_MAX];
     let mut at_most = POLL_INTERVAL;
+    let mut checked_at = clock::monotonic_now();
     while !subscriptions.end_listening_if_unused() {
         processes.watch_new(registry);
-        if processes.wait_for_exit(socket, at_most) {
+        if clock::monotonic_now() - checked_at >= POLL_INTERVAL {
+            checked_at = clock::monotonic_now();
+            // A node with a long lease sends few heartbeats. If this fails, the next heartbeat reports it.
+            let _ = registry.rejoin_if_deleted();
+        }
+        if bound.rebind_if_deleted(registry, node) {
+            // Datagrams may have been lost.
+            subscriptions.wake(Wake::Heartbeat);
+            subscriptions.notify(Notification::Gap);
+        }
+        if processes.wait_for_exit(&bound.socket, at_most) {
             registry.slots().clear_dead();
             subscriptions.wake(Wake::Heartbeat);
             // The locks of the ended process are free, and its waiters are gone.
             subscriptions.notify(Notification::CheckTurns);
         }
         let (mut datagrams, mut has_completions) = (0, false);
-        while let Ok(len) = socket.recv(&mut buffer) {
+        while let Ok(len) = bound.socket.recv(&mut buffer) {
             let datagram = Datagram::parse(&buffer[..len]);
             (datagrams, has_completions) =
                 (datagrams + 1, has_completions || matches!(datagram, Some(Datagram::Completed(_))));
@@ -92,6 +129,7 @@ fn dispatch(datagram: Option<Datagram>, subscriptions: &NodeSubscriptions) {
         Some(Datagram::Wake(queue)) => subscriptions.wake(Wake::Queue(queue)),
         Some(Datagram::LockTurn { name, owner }) => subscriptions.notify(Notification::LockTurn { name, owner }),
         Some(Datagram::Completed(ids)) => subscriptions.notify(Notification::Completed(ids)),
+        Some(Datagram::Heartbeat) => subscriptions.wake(Wake::Heartbeat),
         Some(Datagram::Gap) => subscriptions.notify(Notification::Gap),
         // The bus is read after every datagram.
         Some(Datagram::NewMessage) | None => false,

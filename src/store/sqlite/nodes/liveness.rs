@@ -49,7 +49,7 @@ impl<'b> LivenessSnapshot<'b> {
         self.peer_liveness(id) == Liveness::Alive
     }
 
-    /// Calls `judge` with the slot of a node if its process exists; with `None` if the registry cannot be read.
+    /// Calls `judge` with the slot of a node if its process exists; with `None` if that cannot be known.
     fn with_slot<T>(&self, id: NodeId, judge: impl FnOnce(Option<Option<&NodeSlot>>) -> T) -> T {
         let mut slots = self.slots.borrow_mut();
         let slots = slots.get_or_insert_with(|| {
@@ -59,6 +59,9 @@ impl<'b> LivenessSnapshot<'b> {
         let Some(slots) = slots else {
             return judge(None);
         };
+        if !slots.contains_key(&id) && self.registry.slots().may_be_alive_without_slot(self.uptime) {
+            return judge(None);
+        }
         let there = slots.get(&id).filter(|slot| {
             let mut unlocked = self.unlocked_slots.borrow_mut();
             !*unlocked.entry(slot.index).or_insert_with(|| self.registry.slots().is_unlocked(slot.index))

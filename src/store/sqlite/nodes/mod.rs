@@ -1,13 +1,17 @@
-//! Nodes in the database: heartbeats, their numbers, taking back the jobs of dead ones, and deleting their rows.
+//! Nodes in the database: heartbeats, their numbers, and deleting their rows.
 
 pub(crate) mod datagram;
+pub(crate) mod directory;
+pub(crate) mod identity;
 pub(crate) mod listener;
 pub(crate) mod liveness;
 pub(crate) mod process_watch;
 pub(crate) mod registry;
+pub(crate) mod rejoin;
+pub(crate) mod slot_lock;
 pub(crate) mod slots;
 pub(crate) mod subscriptions;
-pub(crate) mod wake;
+pub(crate) mod wakes;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -15,19 +19,20 @@ use std::sync::atomic::Ordering;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::from_micros;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeProfile, NodeRecord};
-use crate::store::HeartbeatReply;
-use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::jobs::claim;
 use crate::store::sqlite::maintenance::upkeep;
 use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
 use crate::store::sqlite::rows::{read_text, read_u32};
 use crate::store::sqlite::tx::Tx;
+use crate::store::sqlite::{Sqlite, errors};
+use crate::store::{CANCELLED_JOBS_MAX, HeartbeatReply};
 
 /// Implements `JobStore::heartbeat`.
 pub(super) async fn heartbeat(store: &Sqlite, node: &Node) -> Result<HeartbeatReply> {
-    let to_error = |e: std::io::Error| Error::store("heartbeat", e.to_string());
+    let to_error = |e| errors::from_registry("heartbeat", "cannot use the node registry", e);
+    store.check_files_now("heartbeat")?;
     if !store.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)? {
         join_worker(store, node).await?;
         store.registry.heartbeat(node.id, node.profile.quiet).map_err(to_error)?;
@@ -43,19 +48,35 @@ pub(super) async fn heartbeat(store: &Sqlite, node: &Node) -> Result<HeartbeatRe
 fn heartbeat_reply(conn: &Connection, registry: &NodeRegistry, node: NodeId) -> rusqlite::Result<HeartbeatReply> {
     let mut reply = HeartbeatReply::default();
     let mut statement = conn.prepare_cached(
-        "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
+        "SELECT n.id, q.name, count(*), count(h.cancel_keep_ms) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
            JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
     )?;
     let mut rows = statement.query([])?;
+    let mut has_cancelled = false;
     while let Some(row) = rows.next()? {
         let id = NodeId::from_bytes(row.get(0)?);
         if id == node {
-            reply.held.push((read_text(row, 2)?, row.get(3)?));
-        } else if registry.worker_liveness(id, row.get(1)?) != Liveness::Alive {
-            reply.suspects.push((id, read_text(row, 2)?));
+            reply.held.push((read_text(row, 1)?, row.get(2)?));
+            has_cancelled |= row.get::<_, i64>(3)? > 0;
+        } else if registry.worker_liveness(id) != Liveness::Alive {
+            reply.suspects.push((id, read_text(row, 1)?));
         }
     }
+    if has_cancelled {
+        reply.cancelled = cancelled_jobs(conn, node)?;
+    }
     Ok(reply)
+}
+
+/// Returns the jobs that a node holds and that were cancelled.
+fn cancelled_jobs(conn: &Connection, node: NodeId) -> rusqlite::Result<Vec<JobId>> {
+    conn.prepare_cached(
+        "SELECT j.id FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
+           JOIN duly_job j ON j.job_no = h.job_no
+          WHERE n.id = ?1 AND h.cancel_keep_ms IS NOT NULL LIMIT ?2",
+    )?
+    .query_map(params![node.as_bytes(), CANCELLED_JOBS_MAX], |row| row.get(0).map(JobId::from_bytes))?
+    .collect()
 }
 
 /// Takes a slot in the registry for a new node, and registers the node in the database.
@@ -63,7 +84,7 @@ async fn join_worker(store: &Sqlite, node: &Node) -> Result<()> {
     let slot = store
         .registry
         .join(node.id, node.lease)
-        .map_err(|e| Error::store("heartbeat", format!("cannot take a slot in the node registry: {e}")))?;
+        .map_err(|e| errors::from_registry("heartbeat", "cannot take a slot in the node registry", e))?;
     let (id, queues) = (node.id, node.queues.join(" "));
     let profile = serde_json::to_string(&node.profile).ok();
     let registry = store.registry.clone();
@@ -88,7 +109,7 @@ async fn join_worker(store: &Sqlite, node: &Node) -> Result<()> {
 
 /// Implements `JobStore::leave`.
 pub(super) async fn leave(store: &Sqlite, node: NodeId) -> Result<()> {
-    store.registry.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
+    store.registry.leave(node).map_err(|e| errors::from_registry("leave", "cannot use the node registry", e))?;
     let leave = move |tx: &Tx<'_>| {
         tx.statement(
             "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS
@@ -97,23 +118,6 @@ pub(super) async fn leave(store: &Sqlite, node: NodeId) -> Result<()> {
         .execute([node.as_bytes()])
     };
     store.writer.write("leave", leave).await.map(drop)
-}
-
-/// Takes back the jobs of the suspect in this queue, if its lease is lost.
-pub(super) fn take_back_if_dead(
-    tx: &Tx<'_>,
-    registry: &NodeRegistry,
-    suspect: NodeId,
-    queue: i64,
-) -> rusqlite::Result<usize> {
-    let found = tx
-        .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
-        .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    match found {
-        Some((node_no, slot)) if registry.can_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
-        _ => Ok(0),
-    }
 }
 
 /// Returns the number of a node. A node without a row is registered again with its slot.
@@ -146,15 +150,15 @@ pub(super) fn register_node(
 
 /// Deletes the rows of dead nodes that hold no job.
 pub(super) fn delete_dead_nodes(tx: &Tx<'_>, registry: &NodeRegistry) -> rusqlite::Result<()> {
-    let idle: Vec<(i64, [u8; 16], usize)> = tx
+    let idle: Vec<(i64, [u8; 16])> = tx
         .statement(
-            "SELECT node_no, id, slot FROM duly_node WHERE NOT EXISTS
+            "SELECT node_no, id FROM duly_node WHERE NOT EXISTS
                (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
         )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    for (node_no, id, slot) in idle {
-        if registry.worker_liveness(NodeId::from_bytes(id), slot) == Liveness::Dead {
+    for (node_no, id) in idle {
+        if registry.worker_liveness(NodeId::from_bytes(id)) == Liveness::Dead {
             tx.statement("DELETE FROM duly_node WHERE node_no = ?1")?.execute([node_no])?;
         }
     }
@@ -179,24 +183,24 @@ pub(super) fn merge_peers(mut workers: Vec<NodeRecord>, peers: Vec<NodeRecord>) 
 /// Implements `PeerStore::nodes`.
 pub(super) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
-        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
+        "SELECT n.id, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
            FROM duly_node n ORDER BY n.joined_at, n.node_no",
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
-        let queues = read_text(row, 4)?;
-        let profile: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
-        let holds = count_held_by_queue(conn, row.get(7)?)?;
+        let queues = read_text(row, 3)?;
+        let profile: NodeProfile = serde_json::from_str(&read_text(row, 5)?).unwrap_or_default();
+        let holds = count_held_by_queue(conn, row.get(6)?)?;
         Ok(NodeRecord {
             id,
-            host: read_text(row, 2)?,
-            pid: read_u32(row, 3),
+            host: read_text(row, 1)?,
+            pid: read_u32(row, 2),
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
-            joined: from_micros(row.get(5)?),
-            alive: registry.worker_liveness(id, row.get(1)?) == Liveness::Alive,
+            joined: from_micros(row.get(4)?),
+            alive: registry.worker_liveness(id) == Liveness::Alive,
             held: holds.values().sum(),
             held_by_queue: holds,
-            profile: NodeProfile { quiet: registry.is_quiet(id, row.get(1)?), ..profile },
+            profile: NodeProfile { quiet: registry.is_quiet(id), ..profile },
             methods: Vec::new(),
         })
     })?

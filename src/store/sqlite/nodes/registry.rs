@@ -2,22 +2,21 @@
 //!
 //! Heartbeats do not go through the database: each would cost a sync, and would wait for long transactions.
 //! A node takes a slot by locking the slot's file. Then it writes its id into the slot and registers in the database.
-//! If the lock is free, the node is dead. If the lock is held but the heartbeat is old, the process is paused and the
-//! lease decides.
+//! If the lock is free, the node is dead. If it is held but the heartbeat is old, the lease of the process decides.
 //!
-//! A node that is worker and peer has one slot with two heartbeats, so that neither role keeps the holds of the other
-//! alive.
+//! A node that is worker and peer has one slot with two heartbeats: neither role keeps the holds of the other.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{Clock, Micros, micros};
 use crate::job::JobId;
 use crate::node::NodeId;
+use crate::store::sqlite::nodes::slot_lock::SlotLock;
 use crate::store::sqlite::nodes::slots::{
     FLAG_BROADCASTS, FLAG_QUIET, FLAG_SUBSCRIBED, FLAGS_OFFSET, IDLE_OFFSET, NodeSlot, PEER_HEARTBEAT_OFFSET,
     PID_OFFSET, SLOT_BYTES, SlotHeartbeat, SlotTable, WATCH_BITS_SHIFT, WORKER_HEARTBEAT_OFFSET,
@@ -39,9 +38,9 @@ pub(crate) enum Liveness {
 }
 
 /// A node of this process.
-struct LocalNode {
-    id: NodeId,
-    slot: usize,
+pub(super) struct LocalNode {
+    pub(super) id: NodeId,
+    pub(super) slot: usize,
     /// Its lease as a worker, if it is one.
     worker_lease: Option<Duration>,
     /// The worker claims nothing for now. The slot has the same flag.
@@ -49,7 +48,7 @@ struct LocalNode {
     /// The node is a peer.
     is_peer: bool,
     /// Kept open for its lock.
-    _lock: Option<File>,
+    pub(super) lock: Option<SlotLock>,
     idle_queues: HashSet<String>,
     /// Its subscriptions, as bits of the slot.
     subscription_flags: u32,
@@ -58,10 +57,51 @@ struct LocalNode {
     subscriptions: Arc<NodeSubscriptions>,
 }
 
+impl LocalNode {
+    /// Returns the bytes of the node's slot, as of a heartbeat now. A peer renews its own lease with its next one.
+    pub(super) fn slot_contents(&self, now: Micros, peer_lease: Duration) -> [u8; SLOT_BYTES] {
+        let mut bytes = [0; SLOT_BYTES];
+        let mut put = |offset: usize, part: &[u8]| bytes[offset..offset + part.len()].copy_from_slice(part);
+        put(0, self.id.as_bytes());
+        put(PID_OFFSET, &std::process::id().to_le_bytes());
+        put(IDLE_OFFSET, &self.idle_bits().to_le_bytes());
+        put(FLAGS_OFFSET, &self.flags().to_le_bytes());
+        if let Some(lease) = self.worker_lease {
+            put(WORKER_HEARTBEAT_OFFSET, &heartbeat_bytes(now, lease));
+        }
+        if self.is_peer {
+            put(PEER_HEARTBEAT_OFFSET, &heartbeat_bytes(now, peer_lease));
+        }
+        bytes
+    }
+
+    fn idle_bits(&self) -> u64 {
+        self.idle_queues.iter().fold(0, |bits, queue| bits | idle_bit(queue))
+    }
+
+    fn flags(&self) -> u32 {
+        let watches = self.watched_queues.iter().fold(0, |bits, queue| bits | watch_bit(queue));
+        let quiet = if self.quiet { FLAG_QUIET } else { 0 };
+        self.subscription_flags | quiet | watches << WATCH_BITS_SHIFT
+    }
+}
+
+/// Returns a heartbeat at this time, and its lease, as in a slot.
+fn heartbeat_bytes(now: Micros, lease: Duration) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&now.to_le_bytes());
+    bytes[8..].copy_from_slice(&micros(lease).to_le_bytes());
+    bytes
+}
+
 /// The node registry, and the nodes of this process in it.
 pub(crate) struct NodeRegistry {
-    slots: SlotTable,
+    pub(super) slots: SlotTable,
     clock: Clock,
+    /// The longest lease that nodes of the file had when it was opened.
+    pub(super) lease_max: Duration,
+    /// When the files of this process were last touched.
+    pub(super) touched_at: AtomicI64,
     local_nodes: Mutex<Vec<LocalNode>>,
     /// The last heartbeat of this process, and the start of its heartbeats without a gap.
     heartbeat_streak: Mutex<HeartbeatStreak>,
@@ -74,19 +114,29 @@ struct HeartbeatStreak {
 }
 
 impl NodeRegistry {
-    /// Opens the registry of a file in `FILE-nodes/`.
-    pub(crate) fn open(file: &Path, clock: Clock) -> io::Result<Self> {
-        Ok(NodeRegistry::new(SlotTable::open(file)?, clock))
+    /// Opens the registry of a file. If its directory `was_deleted`, unknown nodes may be alive for a lease.
+    pub(crate) fn open(file: &Path, clock: Clock, lease_max: Duration, was_deleted: bool) -> io::Result<Self> {
+        let grace = if was_deleted { micros(lease_max) } else { 0 };
+        let slots = SlotTable::open(file, clock.since_boot(), grace)?;
+        Ok(NodeRegistry::new(slots, clock, lease_max))
+    }
+
+    /// Opens the registry of a file for a process without nodes; `None` if no process uses it.
+    pub(crate) fn open_existing(file: &Path, clock: Clock) -> io::Result<Option<Self>> {
+        let slots = SlotTable::open_existing(file, clock.since_boot())?;
+        Ok(slots.map(|slots| NodeRegistry::new(slots, clock, Duration::ZERO)))
     }
 
     /// Creates a registry for this process only.
     pub(crate) fn in_memory(clock: Clock) -> Self {
-        NodeRegistry::new(SlotTable::in_memory(), clock)
+        NodeRegistry::new(SlotTable::in_memory(), clock, Duration::ZERO)
     }
 
-    fn new(slots: SlotTable, clock: Clock) -> Self {
+    fn new(slots: SlotTable, clock: Clock, lease_max: Duration) -> Self {
         NodeRegistry {
             slots,
+            touched_at: AtomicI64::new(clock.since_boot()),
+            lease_max,
             clock,
             local_nodes: Mutex::default(),
             heartbeat_streak: Mutex::new(HeartbeatStreak { last: Micros::MIN / 2, since: Micros::MAX / 2 }),
@@ -121,6 +171,7 @@ impl NodeRegistry {
 
     /// Records a worker's heartbeat, and whether it claims nothing for now. Returns false if it has not joined here.
     pub(crate) fn heartbeat(&self, id: NodeId, quiet: bool) -> io::Result<bool> {
+        self.rejoin_if_deleted()?;
         let mut locals = self.local_nodes();
         let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
             return Ok(false);
@@ -141,6 +192,7 @@ impl NodeRegistry {
     /// Records a peer's heartbeat. The first one takes a slot, unless the node has one. Returns whether it was the
     /// first.
     pub(crate) fn announce(&self, id: NodeId, lease: Duration) -> io::Result<bool> {
+        self.rejoin_if_deleted()?;
         let mut locals = self.local_nodes();
         let local = self.ensure_slot(&mut locals, id)?;
         self.write_heartbeat(local.slot, PEER_HEARTBEAT_OFFSET, lease)?;
@@ -180,9 +232,7 @@ impl NodeRegistry {
             return self.slots.write(locals[at].slot, from, &[0; SLOT_BYTES][from..to]);
         }
         let local = locals.swap_remove(at);
-        if self.is_shared() {
-            let _ = std::fs::remove_file(self.socket_path(local.slot));
-        }
+        self.slots.remove_socket(local.slot);
         // Cleared while the lock is held: the next owner starts with an empty slot.
         self.slots.write(local.slot, 0, &[0; SLOT_BYTES])
     }
@@ -191,24 +241,22 @@ impl NodeRegistry {
         let index = match locals.iter().position(|l| l.id == id) {
             Some(index) => index,
             None => {
-                let (slot, lock) = self.slots.lock_free_slot()?;
-                let mut bytes = [0; SLOT_BYTES];
-                bytes[..16].copy_from_slice(id.as_bytes());
-                bytes[PID_OFFSET..PID_OFFSET + 4].copy_from_slice(&std::process::id().to_le_bytes());
-                self.slots.write(slot, 0, &bytes)?;
+                let (slot, lock) = self.slots.lock_free_slot(self.uptime())?;
                 let (idle, watches, subscriptions) = (HashSet::new(), HashSet::new(), Arc::default());
-                locals.push(LocalNode {
+                let local = LocalNode {
                     id,
                     slot,
                     worker_lease: None,
                     quiet: false,
                     is_peer: false,
-                    _lock: lock,
+                    lock,
                     idle_queues: idle,
                     subscription_flags: 0,
                     watched_queues: watches,
                     subscriptions,
-                });
+                };
+                self.slots.write(slot, 0, &local.slot_contents(self.uptime(), self.lease_max))?;
+                locals.push(local);
                 locals.len() - 1
             }
         };
@@ -216,10 +264,7 @@ impl NodeRegistry {
     }
 
     fn write_heartbeat(&self, slot: usize, offset: usize, lease: Duration) -> io::Result<()> {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.uptime().to_le_bytes());
-        bytes[8..].copy_from_slice(&micros(lease).to_le_bytes());
-        self.slots.write(slot, offset, &bytes)
+        self.slots.write(slot, offset, &heartbeat_bytes(self.uptime(), lease))
     }
 
     fn record_heartbeat(&self, lease: Duration) {
@@ -229,6 +274,8 @@ impl NodeRegistry {
             contact.since = now;
         }
         contact.last = now;
+        drop(contact);
+        self.clear_slots_without_lock();
     }
 
     /// Returns the slot of a local node.
@@ -241,26 +288,27 @@ impl NodeRegistry {
         self.local_nodes().iter().find(|l| l.id == id).map(|l| l.subscriptions.clone())
     }
 
-    /// Returns the liveness of a worker by its slot. If the registry cannot be read, the worker counts as alive, so
-    /// that it loses no jobs.
-    pub(crate) fn worker_liveness(&self, id: NodeId, slot: usize) -> Liveness {
+    /// Returns the liveness of a worker. If the registry cannot be read, the worker counts as alive, so that it loses no
+    /// jobs.
+    pub(crate) fn worker_liveness(&self, id: NodeId) -> Liveness {
         let Ok(slots) = self.slots.read_occupied() else {
             return Liveness::Alive;
         };
-        match slots.into_iter().find(|s| s.index == slot && s.id == id) {
-            Some(read) if !self.slots.is_unlocked(slot) => self.liveness_from(read.worker_heartbeat),
+        match slots.into_iter().find(|s| s.id == id) {
+            Some(read) if !self.slots.is_unlocked(read.index) => self.liveness_from(read.worker_heartbeat),
+            None if self.slots.may_be_alive_without_slot(self.uptime()) => Liveness::Alive,
             _ => Liveness::Dead,
         }
     }
 
     /// Returns whether a worker claims nothing for now.
-    pub(crate) fn is_quiet(&self, id: NodeId, slot: usize) -> bool {
-        self.occupied_slots().into_iter().any(|s| s.index == slot && s.id == id && s.quiet)
+    pub(crate) fn is_quiet(&self, id: NodeId) -> bool {
+        self.occupied_slots().into_iter().any(|s| s.id == id && s.quiet)
     }
 
     /// Returns the liveness of a node that holds its lock, by one of its heartbeats.
     pub(crate) fn liveness_from(&self, heartbeat: SlotHeartbeat) -> Liveness {
-        match self.uptime() - heartbeat.last_uptime > heartbeat.lease {
+        match !heartbeat.has_lease(self.uptime()) {
             // The node has left this role, or never had it.
             _ if heartbeat.lease == 0 => Liveness::Dead,
             true => Liveness::LeaseExpired,
@@ -272,19 +320,23 @@ impl NodeRegistry {
     ///
     /// A silent worker loses its jobs only to a process that was itself awake for a whole lease. After a sleep of the
     /// machine all heartbeats are old, and the first process to wake up must not take the jobs of the others.
-    pub(crate) fn can_take_back(&self, id: NodeId, slot: usize) -> bool {
-        match self.worker_liveness(id, slot) {
+    pub(crate) fn can_take_back(&self, id: NodeId) -> bool {
+        match self.worker_liveness(id) {
             Liveness::Alive => false,
             Liveness::Dead => true,
             Liveness::LeaseExpired => {
-                let Some(silent) = self.occupied_slots().into_iter().find(|s| s.index == slot) else {
+                let Some(silent) = self.occupied_slots().into_iter().find(|s| s.id == id) else {
                     return true;
                 };
-                let contact = *self.heartbeat_streak.lock_unpoisoned();
-                let (now, lease) = (self.uptime(), silent.worker_heartbeat.lease);
-                now - contact.last <= lease && now - contact.since >= lease
+                self.was_awake_for(silent.worker_heartbeat.lease)
             }
         }
+    }
+
+    /// Returns whether this process has sent heartbeats for at least this long, without a gap.
+    pub(super) fn was_awake_for(&self, lease: Micros) -> bool {
+        let (contact, now) = (*self.heartbeat_streak.lock_unpoisoned(), self.uptime());
+        now - contact.last <= lease && now - contact.since >= lease
     }
 
     /// Records whether a local node is idle on a queue. Returns how many idle nodes come before it.
@@ -299,7 +351,7 @@ impl NodeRegistry {
         };
         let slot = local.slot;
         if changed {
-            let bits = local.idle_queues.iter().fold(0, |bits, queue| bits | idle_bit(queue));
+            let bits = local.idle_bits();
             // If the slot cannot be written, a wake is lost; the check once a second finds the job.
             let _ = self.slots.write(slot, IDLE_OFFSET, &bits.to_le_bytes());
         }
@@ -323,6 +375,16 @@ impl NodeRegistry {
         let locals = self.local_nodes();
         let waiting = locals.iter().filter(|l| l.idle_queues.contains(queue));
         waiting.for_each(|local| _ = local.subscriptions.wake(Wake::Queue(queue.to_owned())));
+    }
+
+    /// Makes a local node send a heartbeat. Returns the slot of a node in another process, which needs a datagram.
+    pub(crate) fn request_heartbeat(&self, id: NodeId) -> Option<usize> {
+        if let Some(local) = self.local_nodes().iter().find(|local| local.id == id) {
+            local.subscriptions.wake(Wake::Heartbeat);
+            return None;
+        }
+        let slots = if self.is_shared() { self.occupied_slots() } else { Vec::new() };
+        slots.into_iter().find(|slot| slot.id == id).map(|slot| slot.index)
     }
 
     /// Returns slots of other processes' nodes that are probably idle on this queue.
@@ -353,13 +415,7 @@ impl NodeRegistry {
     }
 
     fn write_flags(&self, local: &LocalNode) -> io::Result<()> {
-        let watches = local.watched_queues.iter().fold(0, |bits, queue| bits | watch_bit(queue));
-        let quiet = if local.quiet { FLAG_QUIET } else { 0 };
-        self.slots.write(
-            local.slot,
-            FLAGS_OFFSET,
-            &(local.subscription_flags | quiet | watches << WATCH_BITS_SHIFT).to_le_bytes(),
-        )
+        self.slots.write(local.slot, FLAGS_OFFSET, &local.flags().to_le_bytes())
     }
 
     /// Notifies the subscribed local nodes of completions in this queue.
@@ -409,19 +465,9 @@ impl NodeRegistry {
         slots.map(|s| s.index).filter(|slot| !own.contains(slot) && !self.slots.is_unlocked(*slot)).collect()
     }
 
-    /// Returns the directory that the processes share, if there is one.
-    pub(crate) fn dir(&self) -> Option<&Path> {
-        self.slots.dir()
-    }
-
-    /// Returns the socket of the node in this slot.
-    pub(crate) fn socket_path(&self, slot: usize) -> PathBuf {
-        self.slots.socket_path(slot)
-    }
-
     /// Returns whether other processes share this registry.
     pub(crate) fn is_shared(&self) -> bool {
-        self.slots.dir().is_some()
+        self.slots.current().is_some()
     }
 
     /// Returns all slots that have an owner, dead or alive. Returns none if they cannot be read.
@@ -433,7 +479,7 @@ impl NodeRegistry {
         &self.slots
     }
 
-    fn local_nodes(&self) -> MutexGuard<'_, Vec<LocalNode>> {
+    pub(super) fn local_nodes(&self) -> MutexGuard<'_, Vec<LocalNode>> {
         self.local_nodes.lock_unpoisoned()
     }
 }

@@ -1,6 +1,5 @@
 //! The thread of the bus: messages between processes never wait for jobs, and jobs never wait for messages.
 
-use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -9,6 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
+use crate::store::sqlite::nodes::slots::CurrentSlots;
 use crate::store::sqlite::peers::bus_file::BusFile;
 use crate::sync::start_thread;
 
@@ -26,10 +26,11 @@ pub(crate) struct MessageBus {
 }
 
 impl MessageBus {
-    /// Starts the thread. The file in this directory is opened on first use. Without a directory, the bus is in memory.
-    pub(crate) fn start(dir: Option<&Path>) -> Result<Self> {
+    /// Starts the thread. The file in the directory of these slots is opened on first use. Without slots, the bus is in
+    /// memory.
+    pub(crate) fn start(slots: Option<&CurrentSlots>) -> Result<Self> {
         let (work, inbox) = channel::<BusTask>();
-        let mut file = BusFile::in_dir(dir);
+        let mut file = BusFile::beside(slots);
         let thread = start_thread("open", "duly-bus", move || inbox.into_iter().for_each(|work| work(&mut file)))?;
         Ok(MessageBus { tasks: Some(work), permits: Semaphore::new(PENDING_TASKS_MAX), thread: Some(thread) })
     }
@@ -40,7 +41,7 @@ impl MessageBus {
         T: Send + 'static,
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let gone = || Error::store(name, "the store was closed");
+        let gone = || Error::store(name, "the store was closed; open it again");
         let _room = self.permits.acquire().await.map_err(|_| gone())?;
         let (reply, result) = oneshot::channel();
         let work = move |file: &mut BusFile| {

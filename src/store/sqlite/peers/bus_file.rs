@@ -5,16 +5,22 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::store::sqlite::file;
-use crate::store::sqlite::nodes::slots::{create_shared_file, open_shared_file};
+use crate::store::sqlite::nodes::directory::NodesDir;
+use crate::store::sqlite::nodes::identity::boot_id;
+use crate::store::sqlite::nodes::slots::{CurrentSlots, SharedSlots};
+use crate::sync::LockExt;
 
 const SCHEMA: &str = include_str!("bus.sql");
+const BUS_FILE: &str = "bus.db";
+const BUS_WAL: &str = "bus.db-wal";
+const BUS_SHM: &str = "bus.db-shm";
+const LOCK_FILE: &str = "bus.lock";
 /// Most pages of 4 KiB. If the file is full, the oldest messages are deleted.
 const PAGES_MAX: u32 = 65_536;
 /// How long to wait for another process that opens or replaces the file.
@@ -23,8 +29,8 @@ const OPEN_LOCK_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The bus, as used by one thread.
 pub(crate) struct BusFile {
-    /// `None` for a store in memory.
-    path: Option<PathBuf>,
+    /// The directory; `None` for a store in memory.
+    slots: Option<CurrentSlots>,
     open: Option<OpenBus>,
 }
 
@@ -34,9 +40,9 @@ struct OpenBus {
 }
 
 impl BusFile {
-    /// The bus in this directory, or in memory. It is opened on first use.
-    pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
-        BusFile { path: dir.map(|dir| dir.join("bus.db")), open: None }
+    /// The bus in the directory of these slots, or in memory. It is opened on first use.
+    pub(crate) fn beside(slots: Option<&CurrentSlots>) -> Self {
+        BusFile { slots: slots.cloned(), open: None }
     }
 
     /// Returns the inode of the open file. It changes when the file is replaced.
@@ -57,18 +63,19 @@ impl BusFile {
         }
     }
 
-    /// Opens the current file at the path, but never the damaged one.
+    /// Opens the current file of the directory, but never the damaged one.
     fn open_current(&mut self, damaged: Option<u64>) -> rusqlite::Result<&mut OpenBus> {
-        let Some(path) = &self.path else {
+        let Some(slots) = &self.slots else {
             return match &mut self.open {
                 Some(open) => Ok(open),
                 none => Ok(none.insert(open_in_memory()?)),
             };
         };
-        let inode = read_inode(path);
+        let slots: Arc<SharedSlots> = slots.lock_unpoisoned().clone();
+        let inode = read_inode(slots.dir());
         let open = match self.open.take() {
             Some(open) if Some(open.inode) == inode && damaged.is_none() => open,
-            _ => open_or_create(path, damaged)?,
+            _ => open_or_create(slots.dir(), damaged)?,
         };
         Ok(self.open.insert(open))
     }
@@ -89,42 +96,45 @@ fn is_corruption(error: &rusqlite::Error) -> bool {
 
 /// Opens the file. Creates it if it is missing, damaged, or from an earlier start of the machine. Only one process does
 /// this at a time, so that none removes a file that another starts to use.
-fn open_or_create(path: &Path, damaged: Option<u64>) -> rusqlite::Result<OpenBus> {
-    let _turn = lock_for_opening(&path.with_extension("lock")).map_err(to_sqlite_error)?;
-    let inode = read_inode(path);
+fn open_or_create(dir: &NodesDir, damaged: Option<u64>) -> rusqlite::Result<OpenBus> {
+    let _turn = lock_for_opening(dir).map_err(to_sqlite_error)?;
+    // A link or a device at the path is replaced: it would lead out of the directory.
+    let inode = read_inode(dir).filter(|_| dir.is_plain_file(BUS_FILE));
     if inode.is_some() && inode != damaged {
-        match connect(path).and_then(|conn| is_from_this_boot(&conn).map(|ours| ours.then_some(conn))) {
-            Ok(Some(conn)) => return Ok(OpenBus { conn, inode: read_inode(path).unwrap_or(0) }),
+        match connect(dir).and_then(|conn| is_from_this_boot(&conn).map(|ours| ours.then_some(conn))) {
+            Ok(Some(conn)) => return Ok(OpenBus { conn, inode: read_inode(dir).unwrap_or(0) }),
             Err(error) if !is_corruption(&error) => return Err(error),
             _ => {}
         }
     }
-    create(path)
+    create(dir)
 }
 
-fn create(path: &Path) -> rusqlite::Result<OpenBus> {
+fn create(dir: &NodesDir) -> rusqlite::Result<OpenBus> {
     // SQLite would apply a leftover WAL to the new file.
-    for end in ["", "-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        match std::fs::remove_file(&name) {
+    for name in [BUS_FILE, BUS_WAL, BUS_SHM] {
+        match dir.remove(name) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(to_sqlite_error(e)),
             _ => {}
         }
     }
-    create_shared_file(path).map_err(to_sqlite_error)?;
-    let conn = connect(path)?;
+    dir.create_file(BUS_FILE).map_err(to_sqlite_error)?;
+    let conn = connect(dir)?;
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA}"))?;
     conn.execute("INSERT INTO duly_meta (name, value) VALUES ('boot_id', ?1)", [boot_id()])?;
     conn.execute_batch("COMMIT")?;
-    Ok(OpenBus { conn, inode: read_inode(path).unwrap_or(0) })
+    Ok(OpenBus { conn, inode: read_inode(dir).unwrap_or(0) })
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags)?;
+/// Opens the file. SQLite takes only a path, so the file must be at its path before it is opened, and before anything
+/// is written.
+fn connect(dir: &NodesDir) -> rusqlite::Result<Connection> {
+    let path = dir.checked_path(BUS_FILE).map_err(to_sqlite_error)?;
+    let mut conn = Connection::open_with_flags(path, file::OPEN_FLAGS)?;
+    dir.checked_path(BUS_FILE).map_err(to_sqlite_error)?;
     conn.busy_handler(Some(file::wait_while_busy))?;
     file::enable_statement_cache(&conn)?;
+    file::enable_defensive_mode(&conn)?;
     file::switch_to_wal(&conn)?;
     conn.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
@@ -143,18 +153,13 @@ fn is_from_this_boot(conn: &Connection) -> rusqlite::Result<bool> {
     Ok(start == Some(boot_id()))
 }
 
-/// Returns a text that changes with each start of the machine; empty if the system has none.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
-}
-
-fn read_inode(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|file| file.ino())
+fn read_inode(dir: &NodesDir) -> Option<u64> {
+    dir.file_id(BUS_FILE).map(|id| id.inode)
 }
 
 /// Waits for the lock that serialises opening. The lock ends with the returned file.
-fn lock_for_opening(path: &Path) -> io::Result<File> {
-    let lock = open_shared_file(path)?;
+fn lock_for_opening(dir: &NodesDir) -> io::Result<File> {
+    let lock = dir.open_or_create(LOCK_FILE)?;
     let retries = OPEN_LOCK_TIMEOUT.as_millis() / OPEN_LOCK_RETRY_DELAY.as_millis();
     for _ in 0..retries {
         match lock.try_lock() {
@@ -163,7 +168,9 @@ fn lock_for_opening(path: &Path) -> io::Result<File> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    Err(io::Error::other("timed out waiting for another process that opens the bus file"))
+    Err(io::Error::other(
+        "timed out waiting for another process that opens the bus file; try again, or end that process if it is stopped",
+    ))
 }
 
 fn to_sqlite_error(error: io::Error) -> rusqlite::Error {
@@ -172,7 +179,34 @@ fn to_sqlite_error(error: io::Error) -> rusqlite::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::store::sqlite::nodes::slots::SlotTable;
+
+    /// The directory of a store, as one process has it open.
+    struct BusDir {
+        dir: tempfile::TempDir,
+        slots: SlotTable,
+    }
+
+    impl BusDir {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let file = dir.path().join("duly.db");
+            std::fs::write(&file, "").expect("writes");
+            BusDir { slots: SlotTable::open(&file, 0, 0).expect("opens"), dir }
+        }
+
+        fn bus(&self) -> BusFile {
+            BusFile::beside(self.slots.current())
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join("duly.db-nodes").join(name)
+        }
+    }
 
     fn count_connections(bus: &mut BusFile) -> i64 {
         bus.with(|conn| conn.query_row("SELECT count(*) FROM duly_connection", [], |row| row.get(0))).expect("counts")
@@ -185,11 +219,11 @@ mod tests {
 
     #[test]
     fn two_processes_share_a_bus_file_also_after_it_is_recreated() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (mut a, mut b) = (BusFile::in_dir(Some(dir.path())), BusFile::in_dir(Some(dir.path())));
+        let dir = BusDir::new();
+        let (mut a, mut b) = (dir.bus(), dir.bus());
         insert_connection(&mut a, "one");
         assert_eq!(count_connections(&mut b), 1);
-        std::fs::remove_file(dir.path().join("bus.db")).expect("removes");
+        std::fs::remove_file(dir.path("bus.db")).expect("removes");
         assert_eq!(count_connections(&mut b), 0, "replaced, without the contents of the old WAL");
         insert_connection(&mut a, "two");
         assert_eq!((count_connections(&mut b), a.inode()), (1, b.inode()));
@@ -197,9 +231,8 @@ mod tests {
 
     #[test]
     fn damaged_bus_file_is_recreated() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("bus.db");
-        let mut bus = BusFile::in_dir(Some(dir.path()));
+        let dir = BusDir::new();
+        let (path, mut bus) = (dir.path("bus.db"), dir.bus());
         std::fs::write(&path, "x".repeat(10_000)).expect("writes");
         insert_connection(&mut bus, "one");
         assert_eq!(count_connections(&mut bus), 1);
@@ -211,22 +244,60 @@ mod tests {
 
     #[test]
     fn bus_file_of_an_earlier_boot_is_discarded() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut bus = BusFile::in_dir(Some(dir.path()));
+        let dir = BusDir::new();
+        let mut bus = dir.bus();
         insert_connection(&mut bus, "one");
         bus.with(|conn| conn.execute("UPDATE duly_meta SET value = 'earlier'", [])).expect("writes");
         drop(bus);
-        assert_eq!(count_connections(&mut BusFile::in_dir(Some(dir.path()))), 0);
+        assert_eq!(count_connections(&mut dir.bus()), 0);
     }
 
     #[test]
     fn ordinary_error_keeps_the_bus_file() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut bus = BusFile::in_dir(Some(dir.path()));
+        let dir = BusDir::new();
+        let mut bus = dir.bus();
         insert_connection(&mut bus, "one");
         let inode = bus.inode();
         bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node_id) VALUES ('one', x'00')", []))
             .expect_err("is there");
         assert_eq!((count_connections(&mut bus), bus.inode()), (1, inode));
+    }
+
+    #[test]
+    fn link_in_place_of_the_bus_file_is_not_followed() {
+        let dir = BusDir::new();
+        let other = dir.dir.path().join("other");
+        std::fs::write(&other, "kept").expect("writes");
+        let links: [fn(&PathBuf, &PathBuf); 2] =
+            [|to, link| symlink(to, link).expect("links"), |to, link| std::fs::hard_link(to, link).expect("links")];
+        for link in links {
+            let _ = std::fs::remove_file(dir.path("bus.db"));
+            link(&other, &dir.path("bus.db"));
+            insert_connection(&mut dir.bus(), "one");
+            assert!(std::fs::symlink_metadata(dir.path("bus.db")).expect("is there").is_file());
+            assert_eq!(std::fs::read_to_string(&other).expect("reads"), "kept");
+        }
+        std::fs::remove_file(dir.path("bus.lock")).expect("removes");
+        symlink(&other, dir.path("bus.lock")).expect("links");
+        let slots = dir.slots.shared().expect("is shared");
+        lock_for_opening(slots.dir()).expect_err("is a link");
+    }
+
+    /// As root sees it if the owner of the directory puts a link in its place.
+    #[test]
+    fn link_in_place_of_the_directory_is_not_followed() {
+        let dir = BusDir::new();
+        let elsewhere = tempfile::tempdir().expect("a directory");
+        for name in ["bus.db", "bus.db-wal", "bus.lock"] {
+            std::fs::write(elsewhere.path().join(name), "kept").expect("writes");
+        }
+        std::fs::rename(dir.path(""), dir.dir.path().join("moved")).expect("moves");
+        symlink(elsewhere.path(), dir.dir.path().join("duly.db-nodes")).expect("links");
+        let error = dir.bus().with(|_| Ok(())).expect_err("is refused").to_string();
+        assert!(error.contains("was replaced while it was opened"), "{error}");
+        for name in ["bus.db", "bus.db-wal", "bus.lock"] {
+            assert_eq!(std::fs::read_to_string(elsewhere.path().join(name)).expect("reads"), "kept", "{name}");
+        }
+        assert_eq!(std::fs::read_dir(elsewhere.path()).expect("lists").count(), 3, "nothing was created");
     }
 }

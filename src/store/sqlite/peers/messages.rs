@@ -1,6 +1,5 @@
 //! Messages on the bus: written by one process, read by others in order.
 
-use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, params};
@@ -8,6 +7,7 @@ use rusqlite::{Connection, ErrorCode, params};
 use crate::clock::{Micros, micros};
 use crate::node::NodeId;
 use crate::store::Notification;
+use crate::store::sqlite::nodes::slots::CurrentSlots;
 use crate::store::sqlite::nodes::subscriptions::NodeSubscriptions;
 use crate::store::sqlite::peers::bus_file::BusFile;
 
@@ -92,9 +92,16 @@ pub(crate) struct MessageReader {
 
 impl MessageReader {
     /// Starts after message `last` of the file with this inode.
-    pub(crate) fn starting_after(last: i64, inode: u64, dir: &Path, node: NodeId, all: bool, own: NodeId) -> Self {
+    pub(crate) fn starting_after(
+        last: i64,
+        inode: u64,
+        slots: &CurrentSlots,
+        node: NodeId,
+        all: bool,
+        own: NodeId,
+    ) -> Self {
         MessageReader {
-            file: BusFile::in_dir(Some(dir)),
+            file: BusFile::beside(Some(slots)),
             inode,
             last_message_no: last,
             node,
@@ -165,11 +172,13 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::store::sqlite::nodes::slots::SlotTable;
 
     const SECOND_MICROS: Micros = 1_000_000;
 
     struct BusFixture {
         dir: tempfile::TempDir,
+        slots: SlotTable,
         file: BusFile,
         subscriptions: NodeSubscriptions,
         notifications: mpsc::Receiver<Notification>,
@@ -179,14 +188,18 @@ mod tests {
         fn new(room: usize) -> Self {
             let dir = tempfile::tempdir().expect("a directory");
             let (sender, notifications) = mpsc::channel(room);
-            let (file, subscriptions) = (BusFile::in_dir(Some(dir.path())), NodeSubscriptions::default());
+            let store = dir.path().join("duly.db");
+            std::fs::write(&store, "").expect("writes");
+            let slots = SlotTable::open(&store, 0, 0).expect("opens");
+            let (file, subscriptions) = (BusFile::beside(slots.current()), NodeSubscriptions::default());
             subscriptions.subscribe_messages(sender, true, None);
-            BusFixture { dir, file, subscriptions, notifications }
+            BusFixture { dir, slots, file, subscriptions, notifications }
         }
 
         fn new_reader(&mut self, node: NodeId, own: NodeId) -> MessageReader {
             let last = self.file.with(read_last_message_no).expect("reads");
-            MessageReader::starting_after(last, self.file.inode(), self.dir.path(), node, true, own)
+            let slots = self.slots.current().expect("is shared");
+            MessageReader::starting_after(last, self.file.inode(), slots, node, true, own)
         }
 
         fn insert(&mut self, at: Micros, to: Option<NodeId>, sender: NodeId, body: u8) {
@@ -265,7 +278,7 @@ mod tests {
         (0..5).for_each(|i| test.insert(SECOND_MICROS, None, other, i));
         let mut reading = test.new_reader(node, own);
         assert!(!reading.deliver_new(&test.subscriptions));
-        std::fs::remove_file(test.dir.path().join("bus.db")).expect("removes");
+        std::fs::remove_file(test.dir.path().join("duly.db-nodes/bus.db")).expect("removes");
         test.insert(SECOND_MICROS, None, other, 7);
         assert!(!reading.deliver_new(&test.subscriptions));
         assert_eq!(test.take_notifications(), [Notification::Gap, message_of(7)]);

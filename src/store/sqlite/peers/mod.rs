@@ -2,6 +2,7 @@
 
 pub(crate) mod bus;
 pub(crate) mod bus_file;
+pub(crate) mod completions;
 pub(crate) mod connections;
 pub(crate) mod messages;
 
@@ -16,7 +17,6 @@ use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::node::{NodeId, NodeRecord};
 use crate::store::sqlite::locks::waiters;
-use crate::store::sqlite::nodes::datagram;
 use crate::store::sqlite::nodes::datagram::Datagram;
 use crate::store::sqlite::nodes::listener;
 use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
@@ -25,10 +25,9 @@ use crate::store::sqlite::nodes::subscriptions::NOTIFICATIONS_MAX;
 use crate::store::sqlite::peers::bus::MessageBus;
 use crate::store::sqlite::peers::messages::{BusMessage, MessageReader};
 use crate::store::sqlite::tx::Tx;
-use crate::store::sqlite::{Sqlite, locks, nodes};
+use crate::store::sqlite::{Sqlite, errors, locks, nodes};
 use crate::store::{
-    AnnounceReply, COMPLETION_QUEUES_MAX, CONNECTIONS_BATCH_MAX, CompletionStore, Notification, PeerInfo, PeerStore,
-    Recipient,
+    AnnounceReply, CONNECTIONS_BATCH_MAX, CompletionStore, Notification, PeerInfo, PeerStore, Recipient,
 };
 use crate::sync::LockExt;
 
@@ -49,7 +48,7 @@ pub(super) struct SqlitePeers {
 
 impl SqlitePeers {
     pub(super) fn new(registry: Arc<NodeRegistry>) -> Result<Self> {
-        let bus = MessageBus::start(registry.dir())?;
+        let bus = MessageBus::start(registry.slots().current())?;
         Ok(SqlitePeers {
             registry,
             bus,
@@ -59,6 +58,17 @@ impl SqlitePeers {
         })
     }
 
+    /// Runs `run` on the bus of the directory that the processes use now, and returns its value and the inode of the bus.
+    async fn run_on_bus<T, F>(&self, op: &'static str, run: F) -> Result<(T, u64)>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        // If this fails, the bus reports it.
+        let _ = self.registry.rejoin_if_deleted();
+        self.bus.run(op, run).await
+    }
+
     /// Subscribes a local node to messages, from its next announcement on.
     pub(super) fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
         let mut awaited = self.pending_subscriptions();
@@ -66,7 +76,7 @@ impl SqlitePeers {
         if awaited.len() >= NODES_MAX {
             return Err(Error::store(
                 "subscribe_messages",
-                format!("{NODES_MAX} nodes are subscribed already, and none of them has announced itself"),
+                format!("{NODES_MAX} nodes are subscribed already, but not announced; try again once they are"),
             ));
         }
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
@@ -76,14 +86,13 @@ impl SqlitePeers {
 
     /// Records a peer's heartbeat and its methods. Returns whether it was the first.
     pub(super) async fn announce(&self, peer: &PeerInfo, now: Micros) -> Result<bool> {
-        let to_error =
-            |e: std::io::Error| Error::store("announce", format!("cannot use a slot in the node registry: {e}"));
+        let to_error = |e| errors::from_registry("announce", "cannot use a slot in the node registry", e);
         // Runs before anything that may wait: a slow disk must not end the lease.
         let first = self.registry.announce(peer.node, peer.lease).map_err(to_error)?;
         self.start_subscription(peer.node).await?;
         if peer.listen_only && self.discoverable().remove(&peer.node) {
             let node = peer.node;
-            self.bus.run("announce", move |conn| connections::delete_peer(conn, node)).await?;
+            self.run_on_bus("announce", move |conn| connections::delete_peer(conn, node)).await?;
         }
         if !peer.listen_only {
             self.discoverable().insert(peer.node);
@@ -91,7 +100,7 @@ impl SqlitePeers {
             let register = move |conn: &rusqlite::Connection| {
                 connections::register_peer(conn, &LivenessSnapshot::new(&registry), now, node, &methods)
             };
-            self.bus.run("announce", register).await?;
+            self.run_on_bus("announce", register).await?;
         }
         Ok(first)
     }
@@ -103,18 +112,18 @@ impl SqlitePeers {
         let (Some(slot), Some(subscriptions)) = (self.registry.slot_of(node), self.registry.subscriptions(node)) else {
             return Ok(());
         };
-        let reading = match self.registry.dir() {
+        let reading = match self.registry.slots().current() {
             // Reading starts after the last message before the subscription: none is missed, and none is older.
-            Some(dir) => {
-                let (last, inode) = self.bus.run("announce", messages::read_last_message_no).await?;
-                Some(MessageReader::starting_after(last, inode, dir, node, all, self.sender_id))
+            Some(slots) => {
+                let (last, inode) = self.run_on_bus("announce", messages::read_last_message_no).await?;
+                Some(MessageReader::starting_after(last, inode, slots, node, all, self.sender_id))
             }
             None => None,
         };
         subscriptions.subscribe_messages(sender, all, reading);
         let listening =
             listener::start_listener(&self.registry, node).and_then(|()| self.registry.set_subscribed(slot, all));
-        listening.map_err(|e| Error::store("announce", format!("cannot listen for notifications: {e}")))?;
+        listening.map_err(|e| errors::from_registry("announce", "cannot listen for notifications", e))?;
         self.pending_subscriptions().remove(&node);
         Ok(())
     }
@@ -123,8 +132,10 @@ impl SqlitePeers {
     pub(super) async fn withdraw(&self, node: NodeId) -> Result<()> {
         self.pending_subscriptions().remove(&node);
         self.discoverable().remove(&node);
-        self.registry.withdraw(node).map_err(|e| Error::store("withdraw", e.to_string()))?;
-        self.bus.run("withdraw", move |conn| connections::unregister_peer(conn, node)).await.map(drop)
+        self.registry
+            .withdraw(node)
+            .map_err(|e| errors::from_registry("withdraw", "cannot use the node registry", e))?;
+        self.run_on_bus("withdraw", move |conn| connections::unregister_peer(conn, node)).await.map(drop)
     }
 
     /// Sends a message: to local nodes by channel, to others over the bus.
@@ -152,11 +163,11 @@ impl SqlitePeers {
             }
             for slot in &slots {
                 // A node with a full socket reads the bus soon anyway.
-                let _ = datagram::send(&Datagram::NewMessage, &registry.socket_path(*slot));
+                let _ = registry.slots().send(*slot, &Datagram::NewMessage);
             }
             Ok(slots.len() as u64)
         };
-        let (elsewhere, _) = self.bus.run("send", put).await?;
+        let (elsewhere, _) = self.run_on_bus("send", put).await?;
         Ok(here + elsewhere)
     }
 
@@ -169,7 +180,7 @@ impl SqlitePeers {
         }
         let (held, gone) = (held.to_vec(), gone.to_vec());
         let set = move |conn: &rusqlite::Connection| connections::set_connections(conn, node, &held, &gone);
-        self.bus.run("set_connections", set).await.map(drop)
+        self.run_on_bus("set_connections", set).await.map(drop)
     }
 
     pub(super) async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
@@ -183,7 +194,7 @@ impl SqlitePeers {
         let refresh = move |conn: &rusqlite::Connection| {
             connections::refresh_connections(conn, &LivenessSnapshot::new(&registry), node, &held)
         };
-        self.bus.run("refresh_connections", refresh).await.map(drop)
+        self.run_on_bus("refresh_connections", refresh).await.map(drop)
     }
 
     pub(super) async fn connection_holder(&self, name: &str) -> Result<Option<NodeId>> {
@@ -192,7 +203,7 @@ impl SqlitePeers {
             let holder = connections::connection_holder(conn, &name)?;
             Ok(holder.filter(|node| LivenessSnapshot::new(&registry).is_peer_alive(*node)))
         };
-        self.bus.run("connection_holder", read).await.map(|(node, _)| node)
+        self.run_on_bus("connection_holder", read).await.map(|(node, _)| node)
     }
 
     pub(super) async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
@@ -212,7 +223,7 @@ impl SqlitePeers {
             }
             Ok(peers)
         };
-        self.bus.run(op, read).await.map(|(peers, _)| peers)
+        self.run_on_bus(op, read).await.map(|(peers, _)| peers)
     }
 
     fn discoverable(&self) -> MutexGuard<'_, HashSet<NodeId>> {
@@ -227,6 +238,7 @@ impl SqlitePeers {
 #[async_trait]
 impl PeerStore for Sqlite {
     async fn announce(&self, peer: &PeerInfo) -> Result<AnnounceReply> {
+        self.check_files_now("announce")?;
         if self.peers.announce(peer, self.clock.now_micros()).await? {
             let registry = self.registry.clone();
             let sweep = move |tx: &Tx<'_>| {
@@ -304,12 +316,6 @@ impl PeerStore for Sqlite {
 #[async_trait]
 impl CompletionStore for Sqlite {
     async fn watch_completions(&self, node: NodeId, queues: &[String]) -> Result<()> {
-        if queues.len() > COMPLETION_QUEUES_MAX {
-            return Err(Error::invalid(
-                "queues",
-                format!("must not be more than {COMPLETION_QUEUES_MAX} to watch for completions"),
-            ));
-        }
-        self.registry.watch_completions(node, queues).map_err(|e| Error::store("watch_completions", e.to_string()))
+        completions::watch_completions(self, node, queues)
     }
 }

@@ -50,6 +50,8 @@ impl Call {
             "settle" => client.settle(),
             "move_entries" => client.move_entries(),
             "transfer_in" => client.transfer_in(),
+            "transfer_reserve" => client.transfer_reserve(),
+            "transfer_out" => client.transfer_out(),
             "prune" => client.prune(),
             "announce_process" => client.announce_process(),
             "take_back" => client.take_back(),
@@ -57,7 +59,15 @@ impl Call {
                 let node = client.node();
                 client.args.add(CHANNEL).add(node).end();
             }
-            "counts" => {}
+            "set_alone" => {
+                let node = client.node();
+                let held = format!("running:{node}");
+                client.choose("running", held.as_str());
+                let held = client.state.keys.get(&held).and_then(|held| held.pairs.first());
+                let field = held.map_or("0000000000000001:0001".to_owned(), |(field, _)| field.clone());
+                client.args.add(node).add(field).number(client.rng.u8(..2)).end();
+            }
+            "counts" => client.choose("reserved", "running:transfer"),
             other => panic!("a script without a case in the fuzz test: {other}"),
         }
         let Client { keys, args, added, ends, .. } = client;
@@ -92,6 +102,7 @@ impl Call {
             "push" => (inserted(2), 0),
             "transfer_in" if text(1) == "yes" && reply[3].text() != shown(self.arg("checkpoint")) => (inserted(2), 0),
             "prune" => (0, number(1)),
+            "transfer_out" => (0, number(2)),
             "move_entries" if self.arg("to").is_empty() => (0, number(2)),
             "settle" => {
                 let lost: Vec<String> = reply[1].list().iter().map(Reply::text).collect();
@@ -219,16 +230,38 @@ impl Client<'_> {
         let from = [("queue", "list"), ("schedule", "set"), ("retry", "set"), ("dead", "set"), ("done", "done")];
         let to = [("queue", ""), ("queue", "list"), ("schedule", "set"), ("retry", "set")];
         let (from, to) = (from[self.rng.usize(..5)], to[self.rng.usize(..4)]);
-        // A transfer removes entries and inserts them nowhere.
-        let transfer_node = if self.rng.u8(..4) == 0 { self.node() } else { String::new() };
-        let to = if transfer_node.is_empty() { to } else { ("queue", "") };
         self.choose("source", from.0);
         self.choose("target", to.0);
         let due = if to.1 == "set" { self.due() } else { String::new() };
-        self.args.add(CHANNEL).number(3 * LEASE).add(transfer_node).add(from.1).add(to.1).add(due).add("q").end();
+        self.args.add(CHANNEL).number(3 * LEASE).add(from.1).add(to.1).add(due).add("q").end();
         for old in self.some_of(from.0) {
             let name = if from.1 == "done" { Bytes::from(old.as_str()) } else { id(self.rng) };
             self.args.add(name).add(old).add(entry(self.rng)).end();
+        }
+    }
+
+    fn transfer_reserve(&mut self) {
+        let from =
+            [("queue", "list"), ("schedule", "schedule"), ("retry", "retry"), ("dead", "dead"), ("done", "done")];
+        let from = from[self.rng.usize(..5)];
+        self.choose("source", from.0);
+        self.choose("reserved", "running:transfer");
+        self.args.add(self.nodes[0].as_str()).add(from.1).end();
+        for old in self.some_of(from.0) {
+            let name = if from.1 == "done" { Bytes::from(old.as_str()) } else { id(self.rng) };
+            let field = [&name[..], &b"1893456000000000"[..]].concat();
+            self.args.add(field).add(name).add(old).end();
+        }
+    }
+
+    fn transfer_out(&mut self) {
+        self.choose("reserved", "running:transfer");
+        let reserved = self.state.keys.get("running:transfer").map(|held| held.pairs.clone()).unwrap_or_default();
+        self.args.add(CHANNEL).add(self.nodes[0].as_str()).end();
+        for (field, _) in reserved {
+            if self.rng.bool() {
+                self.args.add(field.as_str()).add(&field[..16]).end();
+            }
         }
     }
 

@@ -54,7 +54,7 @@ fn every_seeded_mistake_on_sidekiq_keys_is_found() {
     let (server, scripts) = (Options::new(Binary::Redis).start(), SIDEKIQ.scripts());
     let mistakes = [
         ("promote", "redis.call('LPUSH', KEYS[4], ARGV[i + 1])", "local _ = 0", "lost"),
-        ("promote", "local why = check_list(KEYS[4])", "local why = nil", "has written before"),
+        ("promote", "local why = check_entry_list(KEYS[4])", "local why = nil", "has written before"),
         ("take_back", "call_in_chunks('HDEL', KEYS[6], fields)", "local _ = 0", "lost"),
         ("settle", "if values[i] then", "if true then", "lost"),
         ("settle", "redis.pcall('INCRBY', total, more)", "redis.call('INCRBY', total, more)", "has written before"),
@@ -69,6 +69,52 @@ fn every_seeded_mistake_on_sidekiq_keys_is_found() {
             (0..3_000).find_map(|seed| round_of_calls(&mut client, seed, &[&script], &mut BTreeMap::new()).err());
         let found = found.unwrap_or_else(|| panic!("{name} with {wrong:?} instead of {right:?} is not found"));
         assert!(found.contains(expected), "{name} with {wrong:?}: {found}");
+    }
+}
+
+/// Entries of all orders that Sidekiq and ActiveJob write, and whether a worker for `Mine` takes them.
+const ENTRIES: &[(&str, bool)] = &[
+    (r#"{"retry":true,"queue":"q","class":"Mine","args":[{"a":[1]}],"jid":"1"}"#, true),
+    (r#"{"retry":true,"queue":"q","class":"Other","args":[{"class":"Mine"}],"jid":"1"}"#, false),
+    (r#"{"retry":5,"queue":"q","backtrace":true,"class":"Mine","args":[],"jid":"1"}"#, true),
+    // Sidekiq 6 and 7, and 8.0.
+    (r#"{"retry":true,"queue":"q","class":"WRAPPER","wrapped":"Mine","args":[{"a":[1]}],"jid":"1"}"#, true),
+    (r#"{"retry":true,"queue":"q","class":"WRAPPER","wrapped":"Other","args":[{"a":"Mine"}],"jid":"1"}"#, false),
+    // Sidekiq 8.1.
+    (r#"{"retry":true,"queue":"q","wrapped":"Mine","args":[{"a":[1]}],"class":"WRAPPER","jid":"1"}"#, true),
+    (
+        r#"{"retry":true,"queue":"q","wrapped":"Other","args":[{"a":[1]}],"class":"WRAPPER","jid":"1","created_at":2}"#,
+        false,
+    ),
+    (r#"{"retry":true,"queue":"q","wrapped":"Mine","class":"WRAPPER","args":[{"a":[1]}],"jid":"1"}"#, true),
+    (
+        r#"{"retry":true,"queue":"q","wrapped":"Mine","args":[{"class":"WRAPPER","b":[]}],"class":"Other","jid":"1"}"#,
+        false,
+    ),
+    (r#"{"args":[["],\"class\":\"Mine\""]],"class":"Other","jid":"1"}"#, false),
+];
+
+/// A worker looks at up to 1,000 entries of Ruby ten times a second: that must not parse each of them.
+#[test]
+fn claim_finds_the_kind_of_usual_entries_without_a_parser() {
+    let (server, scripts) = (Options::new(Binary::Redis).start(), SIDEKIQ.scripts());
+    // With a parser that refuses everything, an entry that needs one counts as no job, and is taken.
+    let parser = scripts["claim"].with_mistake("pcall(cjson.decode, entry)", "false");
+    let mut client = server.client().expect("connects");
+    for wrapper in ["Sidekiq::ActiveJob::Wrapper", "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"] {
+        for (entry, is_mine) in ENTRIES {
+            let entry = entry.replace("WRAPPER", wrapper);
+            client.send_command(&["FLUSHALL"]).expect("succeeds");
+            client.send_command(&["RPUSH", "queue", &entry]).expect("succeeds");
+            let mut keys = parser.keys.clone();
+            keys[parser.key_at("running")] = "running:node".to_owned();
+            let mut command = vec!["EVAL".to_owned(), parser.code.clone(), keys.len().to_string()];
+            command.extend(keys);
+            let args = [&NOW.to_string(), "channel", "node", "5", &LEASE.to_string(), "0", "1", "0", "Mine"];
+            command.extend(args.map(str::to_owned));
+            let reply = client.send_command(&command).expect("succeeds");
+            assert_eq!(reply.list()[6].list().len() == 1, *is_mine, "{entry}: {reply:?}");
+        }
     }
 }
 

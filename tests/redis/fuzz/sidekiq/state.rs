@@ -23,7 +23,7 @@ const INVALID: &[&str] = &["", "{not json", "[1,2", "\"text", "{\"args\":[]}", "
 pub fn keys_of(name: &str) -> String {
     match name {
         // The call chooses it.
-        "source" | "target" | "running" => String::new(),
+        "source" | "target" | "running" | "reserved" => String::new(),
         "list" => "queue".into(),
         "processed_today" => "processed:day".into(),
         "failed_today" => "failed:day".into(),

@@ -3,10 +3,10 @@
 -- keys: conf job scheduled idle ready[4] cron ticks running unique removed[2] stale counted_history job_index
 -- args: now channel wait fires...
 --   wait: how long until a waiting tick is checked again
---   fires: of each rule: name; revision, tick, next and last tick (16 digits, 0: none); n|r|t (the tick waits: never, while the job
---   with its unique key is running, while it is unfinished); number of jobs, and of each: id, record, due|'', ticket, unique key|''
--- Returns { now, { yes|full|waiting|stale, { id of the job in the way of each job|'' } } of each rule, next tick|'' }
--- include read_time, to_digits, increment_field, wake_node, record_fields, index_terms, index_members, insert_scheduled, find_known
+--   fires: for each rule: name; revision, tick, next and last tick (16 digits, 0: none); n|r|t (the tick waits: never, while the job
+--   with its unique key is running, while it is unfinished); number of jobs, and for each job: id, record, due|'', ticket, unique key|''
+-- Returns { now, for each rule: { yes|full|waiting|stale, { for each job: id of the job in its way|'' } }, next tick|'' }
+-- include read_time, to_digits, parse_int, increment_field, wake_node, record_fields, index_terms, index_members, insert_scheduled, find_known
 -- include push_tick_job, set_next_tick, count_event, check_capacity
 local conf = redis.call('HMGET', @conf, 'format', 'transfer_mark', 'capacity_jobs', 'capacity_bytes')
 if conf[1] and conf[1] ~= '1' then
@@ -21,8 +21,8 @@ local function has_room(first, jobs)
   for n = 0, jobs - 1 do
     bytes = bytes + args_bytes(ARGV[first + 1 + 5 * n])
   end
-  local is_limited = jobs > 0 and (max_jobs or max_bytes)
-  return not (is_limited and check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), jobs, bytes))
+  local has_capacity = jobs > 0 and (max_jobs or max_bytes)
+  return not (has_capacity and check_capacity(max_jobs, max_bytes, redis.call('HGET', @conf, 'bytes'), jobs, bytes))
 end
 
 while at <= #ARGV do

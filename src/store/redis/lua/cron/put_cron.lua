@@ -4,7 +4,7 @@
 -- args: now channel name revision rule check_at
 --   revision: '' if there should be no rule; check_at: when to check the rule|''
 -- Returns { now, 'yes' | 'stale' | 'moving' }
--- include read_time, check_format, to_digits, wake_node, set_next_tick
+-- include read_time, check_format, to_digits, parse_int, wake_node, set_next_tick
 if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
   return { now, 'moving' }
 end

@@ -4,7 +4,7 @@
 -- args: now name revision
 --   revision: '' is any
 -- Returns { now, 1 if there was one }
--- include read_time, check_format, to_digits, set_next_tick
+-- include read_time, check_format, to_digits, parse_int, set_next_tick
 local found = redis.call('HGET', @cron, $name)
 if $revision ~= '' and (not found or found:sub(2, 17) ~= $revision) then
   return { now, 0 }

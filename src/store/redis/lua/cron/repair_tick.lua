@@ -4,7 +4,7 @@
 -- args: now name rule check_at
 --   rule: as it was read|''; check_at: when to check the rule|''
 -- Returns { now, 'yes' | 'changed' }
--- include read_time, check_format, to_digits, set_next_tick
+-- include read_time, check_format, to_digits, parse_int, set_next_tick
 if (redis.call('HGET', @cron, $name) or '') ~= $rule then
   return { now, 'changed' }
 end

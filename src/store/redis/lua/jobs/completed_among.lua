@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- completed_among: returns which of some jobs are done, dead or removed.
--- keys: conf job done dead
+-- completed_among: returns which of some jobs are done, dead, cancelled or removed.
+-- keys: conf job done dead cancelled
 -- args: now ids...
 --   ids: at most 500
 -- Returns { now, { id } }
@@ -11,8 +11,9 @@ if #$ids == 0 then
 end
 local done = redis.call('ZMSCORE', @done, $ids)
 local dead = redis.call('ZMSCORE', @dead, $ids)
+local cancelled = redis.call('ZMSCORE', @cancelled, $ids)
 for i = 1, #$ids do
-  if done[i] or dead[i] or redis.call('HEXISTS', @job, $ids[i]) == 0 then
+  if done[i] or dead[i] or cancelled[i] or redis.call('HEXISTS', @job, $ids[i]) == 0 then
     completed[#completed + 1] = $ids[i]
   end
 end

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- counts: returns how many jobs of a queue are in which state.
--- keys: conf running scheduled done dead stale ready[4] job meta
+-- keys: conf running scheduled done dead cancelled stale ready[4] job meta
 -- args: now
--- Returns { now, paused, transfer mark|'', scheduled, ready, running, done, dead, bytes, capacity in jobs|'', in bytes|'', when the
+-- Returns { now, paused, transfer mark|'', scheduled, ready, running, done, dead, cancelled, bytes, capacity in jobs|'', in bytes|'', when the
 --   first ready job was due|'' }
 -- include read_time, find_oldest_ready
 local conf = redis.call('HMGET', @conf, 'format', 'paused', 'transfer_mark', 'bytes', 'capacity_jobs', 'capacity_bytes')
@@ -23,6 +23,7 @@ return {
   redis.call('HLEN', @running),
   redis.call('ZCARD', @done),
   redis.call('ZCARD', @dead),
+  redis.call('ZCARD', @cancelled),
   conf[4] or 0,
   conf[5] or '',
   conf[6] or '',

@@ -1,20 +1,14 @@
 #!lua
 -- edit: replaces the record of a job that is not running. With another priority the job goes to the tail of that list.
--- keys: conf running job meta scheduled done dead stale ready[4] job_index
+-- keys: conf running job meta scheduled done dead cancelled stale ready[4] job_index
 -- args: now id record_before record
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
 -- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, read_state, index_terms, index_members
--- include insert_scheduled, remove_waiting
+-- include insert_scheduled, remove_waiting, find_changeable
 local id = $id
-local record = redis.call('HGET', @job, id)
+local record, refusal = find_changeable(id)
 if not record then
-  return { now, 'not_found' }
-end
-if redis.call('HEXISTS', @running, id) == 1 then
-  return { now, 'running' }
-end
-if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
-  return { now, 'moving' }
+  return refusal
 end
 if record ~= $record_before then
   return { now, 'changed' }

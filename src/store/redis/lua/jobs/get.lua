@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- get: returns one job with all that is kept of it.
--- keys: conf running job meta failures scheduled done dead progress
+-- keys: conf running job meta failures scheduled done dead cancelled progress
 -- args: now id
--- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure },
+-- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', cancelled until|'', { failure },
 --   progress|'', result|'', { log line } }
 -- include read_time, check_format, record_fields, make_tickets, failure_limits, log_limits
 local id = $id
@@ -32,6 +32,7 @@ return {
   redis.call('ZSCORE', @scheduled, due_ticket) or '',
   redis.call('ZSCORE', @done, id) or '',
   redis.call('ZSCORE', @dead, id) or '',
+  redis.call('ZSCORE', @cancelled, id) or '',
   failures,
   progress[2] or '',
   progress[3] or '',

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- list: reads a page of the jobs in one state, in their order. Running jobs are read by list_held.
--- keys: conf job meta scheduled done dead ready[4] stale
+-- keys: conf job meta scheduled done dead cancelled ready[4] stale
 -- args: now state priority last number max_jobs
---   state: scheduled, ready, done or dead; priority: 0 to 3 of ready jobs; last, number: where the last page ended, or '' and 0
+--   state: scheduled, ready, done, dead or cancelled; priority: 0 to 3 of ready jobs; last, number: where the last page ended, or '' and 0
 -- Returns { now, { ticket|id }, { number }, { record }, { meta }, how many there were }: not all if they are long. A number is a
 --   score, or a position in the list
 -- include read_time, check_format, read_records
@@ -20,7 +20,7 @@ if $state == 'ready' then
     numbers[i] = from + i - 1
   end
 else
-  local set = $state == 'scheduled' and @scheduled or $state == 'done' and @done or @dead
+  local set = $state == 'scheduled' and @scheduled or $state == 'done' and @done or $state == 'dead' and @dead or @cancelled
   local reverse, from = $state ~= 'scheduled', 0
   if last ~= '' or $number ~= '0' then
     local rank = redis.call(reverse and 'ZREVRANK' or 'ZRANK', set, last)
@@ -45,7 +45,7 @@ end
 if $state == 'ready' then
   local stale, marked = redis.call('SMISMEMBER', @stale, unpack(members)), {}
   for i, member in ipairs(members) do
-    -- Of two equal tickets only one is stale.
+    -- Only one of two equal tickets is stale.
     local is_stale = stale[i] == 1 and not marked[member]
     records[i] = not is_stale and records[i]
     marked[member] = is_stale

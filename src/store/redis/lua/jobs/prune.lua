@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- prune: deletes done and dead jobs past their retention, then done ones beyond the newest. One call deletes a bounded number.
--- keys: conf job meta failures done dead removed[2] history progress groups job_index
+-- prune: deletes done, dead and cancelled jobs past their retention, then done ones beyond the newest. One call deletes a bounded number.
+-- keys: conf job meta failures done dead cancelled removed[2] history progress groups job_index
 -- args: now remember max_done max_deleted
 -- Returns { now, how many were deleted }
 -- include read_time, check_format, parse_int, increment_field, to_digits, rotate_removed, choose_removed, record_fields, failure_limits
--- include drop_failures, log_limits, drop_progress, group_counts, sum_history, prune_history, index_terms, index_members
+-- include drop_failures, log_limits, drop_progress, group_counts, history_minutes, sum_history, prune_history, index_terms, index_members
 prune_history((sum_history()))
 local max = tonumber($max_deleted)
 local done = redis.call('ZRANGE', @done, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
 local dead = redis.call('ZRANGE', @dead, '-inf', now, 'BYSCORE', 'LIMIT', 0, max - #done)
+local cancelled = redis.call('ZRANGE', @cancelled, '-inf', now, 'BYSCORE', 'LIMIT', 0, max - #done - #dead)
 local beyond = redis.call('ZCARD', @done) - #done - tonumber($max_done)
-beyond = math.min(beyond, max - #done - #dead)
+beyond = math.min(beyond, max - #done - #dead - #cancelled)
 if beyond > 0 then
   for _, id in ipairs(redis.call('ZRANGE', @done, #done, #done + beyond - 1)) do
     done[#done + 1] = id
@@ -21,6 +22,10 @@ if #done > 0 then
 end
 if #dead > 0 then
   redis.call('ZREM', @dead, unpack(dead))
+end
+for _, id in ipairs(cancelled) do
+  redis.call('ZREM', @cancelled, id)
+  done[#done + 1] = id
 end
 if redis.call('EXISTS', @done) == 0 then
   redis.call('HDEL', @conf, 'done_retention')

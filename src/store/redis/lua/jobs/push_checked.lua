@@ -4,8 +4,8 @@
 -- keys: conf job scheduled idle ready[4] meta failures running unique removed[2] stale counted_history progress job_index
 -- args: now channel ready_counts[4] scheduled_count args_bytes jobs...
 --   jobs: as for push; then the age of remembered ids; 1 if any id may be known; a number of ids that are only looked up; those
---   ids; then of each job with a unique key: key, id, k (keep the other job) or r (replace it)
--- Returns { now, { id, holder|'' of each conflict }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
+--   ids; then for each job with a unique key: key, id, k (keep the other job) or r (replace it)
+-- Returns { now, { for each conflict: id, holder|'' }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
 -- include read_time, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, find_known, count_event
 local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_bytes', 'bytes', 'transfer_mark')
 if conf[1] and conf[1] ~= '1' then

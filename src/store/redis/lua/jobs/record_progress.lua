@@ -2,7 +2,7 @@
 -- record_progress: keeps progress and log lines of running attempts, each only if the node still holds the job under its fence.
 -- keys: conf running progress
 -- args: now updates...
---   updates: of each: id, held value, progress|'', number of log lines, each of them
+--   updates: for each job: id, held value, progress|'', number of log lines, the lines
 -- Returns { now, { id of each job that was not held } }
 -- include read_time, check_format, log_limits
 local lost, at = {}, &updates
@@ -10,7 +10,7 @@ while at <= #ARGV do
   local id, value, progress, lines = unpack(ARGV, at, at + 3)
   local first = at + 4
   at = first + tonumber(lines)
-  if redis.call('HGET', @running, id) ~= value then
+  if (redis.call('HGET', @running, id) or ''):sub(1, 65) ~= value then
     lost[#lost + 1] = id
   else
     local last = tonumber(redis.call('HGET', @progress, id .. 'n')) or 0

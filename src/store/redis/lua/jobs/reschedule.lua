@@ -1,28 +1,22 @@
 #!lua flags=allow-oom
 -- reschedule: gives a job that is not running a new due time. A job that has ended starts over.
--- keys: conf running job meta scheduled done dead unique stale idle ready[4] groups job_index
+-- keys: conf running job meta scheduled done dead cancelled unique stale idle ready[4] groups job_index
 -- args: now channel id due unique_key state
---   due: microseconds, or + and microseconds from now; state: the one that the job must be in: s, r, d, b, or '' for any
+--   due: microseconds, or + and microseconds from now; state: the one that the job must be in: s, r, d, b, c, or '' for any
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' | id of the other job that has the unique key }
 -- include read_time, check_format, increment_field, to_digits, wake_node, record_fields, make_tickets, read_state, index_terms
--- include index_members, insert_scheduled, remove_waiting, group_counts, remove_dead
+-- include index_members, insert_scheduled, remove_waiting, group_counts, remove_dead, find_changeable
 local id, unique_key = $id, $unique_key
-local record = redis.call('HGET', @job, id)
+local record, refusal = find_changeable(id)
 if not record then
-  return { now, 'not_found' }
-end
-if redis.call('HEXISTS', @running, id) == 1 then
-  return { now, 'running' }
-end
-if redis.call('HEXISTS', @conf, 'transfer_mark') == 1 then
-  return { now, 'moving' }
+  return refusal
 end
 local meta = redis.call('HGET', @meta, id)
 local state = read_state(id, record, meta)
 if $state ~= '' and $state ~= state then
   return { now, 'changed' }
 end
-local has_ended = state == 'd' or state == 'b'
+local has_ended = state == 'd' or state == 'b' or state == 'c'
 local holder = has_ended and unique_key ~= '' and redis.call('HGET', @unique, unique_key)
 if holder and redis.call('HEXISTS', @job, holder) == 1 then
   return { now, holder }
@@ -36,6 +30,7 @@ if meta and not has_ended then
 end
 if has_ended then
   redis.call('ZREM', @done, id)
+  redis.call('ZREM', @cancelled, id)
   remove_dead(id, meta)
   increment_field(@conf, 'bytes', args_bytes(record))
   if unique_key ~= '' then

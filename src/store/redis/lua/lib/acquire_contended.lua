@@ -6,14 +6,14 @@ local function acquire_contended(name, slots, ends, fence, hold)
   local node, owner, waits = $holder:sub(1, 36), $holder:sub(37, 72), $wait_lease ~= ''
   local lock = read_lock(name, slots, owner)
   if lock.own then
-    redis.call('HSET', @locks, field .. lock.own, ends .. lock.hold:sub(17))
+    redis.call('HSET', @locks, field .. lock.own, ends .. lock.hold:sub(17, 120) .. hold:sub(105, 120) .. lock.hold:sub(137))
     return { now, lock.own, lock.hold:sub(17, 32) }
   end
   -- Only as many waiters matter as slots are free.
   local free = slots - lock.held
-  local waiters = list_waiters(name, math.min(WAITERS_LOOK_MAX, math.max(free, 0) + NEAR), waits and node)
+  local waiters = list_waiters(name, math.min(WAITERS_SCAN_MAX, math.max(free, 0) + NEAR), waits and node)
   if #waiters.dead > 0 and waiters.more then
-    waiters = list_waiters(name, WAITERS_LOOK_MAX, waits and node)
+    waiters = list_waiters(name, WAITERS_SCAN_MAX, waits and node)
   end
   local ahead, mine, unseen = #waiters.living, nil, waiters.more
   for i, waiter in ipairs(waiters.living) do

@@ -1,5 +1,5 @@
 -- adopt_deferred: makes jobs ready that other nodes deferred and this node handles. They go to the head of their list, and only
--- if no job of a more urgent list is ready. Returns whether there may be more.
+-- if no job of a more urgent list is ready. The kinds begin at `kinds_at` of the arguments. Returns whether there may be more.
 -- needs: to_digits, push_tickets, index_terms, index_members, find_deferred
 
 -- Returns the most urgent priority that has a ready job, from 0.
@@ -29,8 +29,9 @@ local function set_due_now(tickets)
   end
 end
 
-local function adopt_deferred(kinds, max)
-  local found, hints, more = find_deferred(kinds, max)
+local function adopt_deferred(kinds_at, max)
+  local CHUNK = 1000
+  local found, hints, more = find_deferred(kinds_at, max)
   local tickets, members, least_urgent = {}, {}, most_urgent_priority()
   for i = #found, 1, -1 do
     local one, before = found[i], found[i - 1]
@@ -41,8 +42,9 @@ local function adopt_deferred(kinds, max)
       add_due_terms(members, one.ticket, one.due)
     end
   end
-  if #hints > 0 then
-    redis.call('ZREM', @deferred, unpack(hints))
+  -- There may be one for each kind, and a node may have thousands.
+  for from = 1, #hints, CHUNK do
+    redis.call('ZREM', @deferred, unpack(hints, from, math.min(from + CHUNK - 1, #hints)))
   end
   if #tickets > 0 then
     redis.call('ZREM', @scheduled, unpack(tickets))

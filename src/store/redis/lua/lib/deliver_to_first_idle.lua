@@ -6,7 +6,7 @@
 -- Publishes on the channel of the kind, or on that of a node that accepts any kind. Asks first whether there is a subscriber
 -- on this server: a message also reaches replicas, and a node that still listens to a replica would run a job of another node.
 local function deliver_job(node, message)
-  local any = $job_channel .. node .. ':'
+  local any = $delivery_channel .. node .. ':'
   local subscribers = redis.call('PUBSUB', 'SHARDNUMSUB', any .. $kind, any)
   -- pcall: for a user without the right to publish, the push goes on as if no node were idle.
   local has_any = subscribers[2] + subscribers[4] > 0

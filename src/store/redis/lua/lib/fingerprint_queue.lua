@@ -11,6 +11,7 @@ local function fingerprint_queue()
     redis.call('ZCARD', @scheduled),
     redis.call('ZCARD', @done),
     redis.call('ZCARD', @dead),
+    redis.call('ZCARD', @cancelled),
     redis.call('SCARD', @removed[1]),
     redis.call('SCARD', @removed[2]),
     redis.call('HLEN', @groups),

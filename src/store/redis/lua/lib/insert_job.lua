@@ -1,5 +1,5 @@
 -- insert_job: writes a job of another store as it is there. It begins at `at` of the arguments:
---   id, ready ticket, record, meta|'', r|s|d|b (ready, scheduled, done, dead), due or kept until, unique key|'', number of
+--   id, ready ticket, record, meta|'', r|s|d|b|c (ready, scheduled, done, dead, cancelled), due or kept until, unique key|'', number of
 --   failures, group|'', kind and error of the group|'', how long it is kept when done, number of progress fields and values;
 --   each failure; each progress field and its value
 -- How long a done job is kept is added to `times`.
@@ -37,6 +37,8 @@ local function insert_job(at, has_stale, times)
   elseif state == 'd' then
     redis.call('ZADD', @done, time, id)
     times[#times + 1] = tonumber(ARGV[at + 10])
+  elseif state == 'c' then
+    redis.call('ZADD', @cancelled, time, id)
   else
     insert_dead(time, id, meta)
   end

@@ -1,4 +1,4 @@
--- insert_later: inserts the scheduled jobs of a batch; from `due_at` to `last` are the due time and the ticket of each.
+-- insert_later: inserts the scheduled jobs of a batch; from `due_at` to `last` are, for each job, due time and ticket.
 -- Returns whether one of them is due before all that were scheduled.
 -- needs: to_digits, index_terms, index_members
 local function insert_later(due_at, last)

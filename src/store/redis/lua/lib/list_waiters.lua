@@ -3,7 +3,7 @@
 -- needs: find_alive
 
 -- Most waiters that one script looks at.
-local WAITERS_LOOK_MAX = 100
+local WAITERS_SCAN_MAX = 100
 
 -- Returns the first waiters, those of living nodes and those of dead ones. The node that calls is alive.
 local function list_waiters(name, max, caller)

@@ -1,10 +1,10 @@
 -- promote_due: moves due jobs to the ready lists. Returns whether there may be more.
 -- Promoted jobs are the head of the schedule, and of the scheduled jobs of each term. So they leave both as ranges: to look up
--- each job by itself takes longer, and grows with the size of the schedule.
+-- each job separately takes longer, and grows with the size of the schedule.
 -- needs: push_tickets, index_terms, index_members
 local TERMS_MAX = 1000
 
--- Returns the tail of the last member of each head, given the last ticket of each head.
+-- Returns for each head the tail of its last member, given its last ticket.
 local function last_tails(last)
   local CHUNK, heads, tickets, tails = 500, {}, {}, {}
   for head, ticket in pairs(last) do

@@ -1,6 +1,7 @@
 -- read_lock: returns the state of a lock for a caller that asks for one of so many slots.
 -- Fields: '' has the last fence; name \0 is the mark, the number of slots, if there are several or an owner waits; name \0 slot
--- is a hold. A hold is ends, fence, since (16 digits each), node, owner (36 each), note.
+-- is a hold. A hold is ends, fence, since (16 digits each), node, owner (36 each), how long it lasts (16 digits), note.
+-- needs: shorten_hold
 local SLOTS_MAX = 1000
 local function read_lock(name, slots, owner)
   slots = math.min(slots, SLOTS_MAX)
@@ -22,7 +23,7 @@ local function read_lock(name, slots, owner)
   end
   local lock = { field = field, fence = tonumber(values[1]) or 0, width = width, held = 0 }
   for slot = 1, math.max(slots, width) do
-    local hold = values[slot + 2]
+    local hold = values[slot + 2] and shorten_hold(field .. slot, values[slot + 2])
     local ends = hold and tonumber(hold:sub(1, 16)) or 0
     if ends > now then
       lock.held = lock.held + 1

@@ -1,4 +1,5 @@
--- repair_meta: keeps a readable meta. Only a dead job has a group and terms after it. Without a job (`to` is none) all of it
+-- repair_meta: keeps a readable meta. Only a dead job has a group and terms after it, and a
+-- cancelled one always has a meta. Without a job (`to` is none) all of it
 -- goes. Returns the meta.
 -- needs: to_digits, record_fields, drop_progress, group_counts
 local function repair_meta(id, meta, to, record)
@@ -11,7 +12,7 @@ local function repair_meta(id, meta, to, record)
     leave_group(meta)
     group = ''
   end
-  if to ~= 'dead' and (to == 'none' or not is_whole) then
+  if to ~= 'dead' and to ~= 'cancelled' and (to == 'none' or not is_whole) then
     redis.call('HDEL', @meta, id)
     return nil
   end

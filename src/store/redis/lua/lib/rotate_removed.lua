@@ -6,6 +6,9 @@ local function rotate_removed(age, half, since)
     half = since and 3 - half or half
     redis.call('UNLINK', @removed[half])
     redis.call('HSET', @conf, 'removed_half', half, 'removed_since', now)
+  elseif since > now then
+    -- The clock was ahead. Otherwise no id would be forgotten until then.
+    redis.call('HSET', @conf, 'removed_since', now)
   end
   return @removed[half]
 end

@@ -1,7 +1,7 @@
 -- split_by_holder: sorts acks by whether the node still holds the job under the value that it sent. The ids of plain acks
 -- begin at `first`; then those of kept acks; then how long each of these is kept; then runs of held values.
 -- Returns the ids of plain acks; the ids of kept acks; until when each of these is kept, and its id; how long each is kept;
--- the ids of lost jobs; the number of each of these among all.
+-- the ids of lost jobs; for each of these its number among all.
 local function split_by_holder(first, plain_count, kept_count)
   local kept_at = first + plain_count + kept_count
   local runs_at = kept_at + kept_count
@@ -27,7 +27,8 @@ local function split_by_holder(first, plain_count, kept_count)
     for _ = 1, tonumber(ARGV[at]) do
       n = n + 1
       local id = ARGV[first + n - 1]
-      if values[n] ~= value then
+      -- The mark of a cancel follows the held value.
+      if values[n] ~= value and (values[n] or ''):sub(1, 65) ~= value then
         lost[#lost + 1], lost_at[#lost_at + 1] = id, n
       elseif n <= plain_count then
         plain[#plain + 1] = id

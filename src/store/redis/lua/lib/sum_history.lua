@@ -1,8 +1,7 @@
 -- sum_history: adds the counters of past minutes to the totals, which are in the same hash and are never pruned. One call adds
--- a bounded number of minutes.
--- A push counts by the time that its process knows: a minute is complete once the next one is over.
--- needs: parse_int, increment_field
-local AFTER, MINUTES, COUNTERS = 2, 60, 62
+-- a bounded number of minutes. A push counts by the time that its process knows: a minute is complete once the next is over.
+-- needs: parse_int, increment_field, history_minutes
+local AFTER, MINUTES, COUNTERS = 2, 60, 63
 
 -- Returns the counters of a minute, or of the totals.
 local function read_counters(of)
@@ -19,28 +18,29 @@ local function add_counters(sums, numbers)
   end
 end
 
--- Returns the minute before the first that was counted, or `last`: for a queue that has no totals yet.
-local function minute_before_first(last)
-  for _, field in ipairs(redis.call('HKEYS', @history)) do
-    last = math.min(last, (tonumber(field:match('^(%d+)%.')) or math.huge) - 1)
-  end
-  return last
-end
-
 -- Returns the last minute that is in the totals, and whether there are more to add.
 local function sum_history()
-  local last, sums = math.floor(now / 60000000) - AFTER, {}
-  local summed = tonumber(redis.call('HGET', @conf, 'totals_minute')) or minute_before_first(last)
+  local last, sums, total = math.floor(now / 60000000) - AFTER, {}, 0
+  local summed = tonumber(redis.call('HGET', @conf, 'totals_minute')) or minute_before_next(-1, last)
+  local is_ahead = summed > last + 2 * AFTER
+  if is_ahead then
+    -- The clock was ahead. What was counted at the present before that is in the totals too, so they go on after it.
+    add_later_minutes(last + AFTER, summed)
+    summed = last + AFTER
+  end
   local stop = math.min(last, summed + MINUTES)
   for minute = summed + 1, stop do
     add_counters(sums, read_counters(string.format('%.0f', minute)))
   end
   for counter, sum in ipairs(sums) do
     if sum > 0 then
+      total = total + sum
       increment_field(@history, string.format('total.%02d', counter - 1), sum)
     end
   end
-  if stop > summed then
+  if stop > summed or is_ahead then
+    -- The clock may have been in 1970 when the last minute was added.
+    stop = total == 0 and stop < last and minute_before_next(stop, last) or math.max(stop, summed)
     redis.call('HSET', @conf, 'totals_minute', string.format('%.0f', stop))
   end
   return math.max(stop, summed), stop < last

@@ -2,7 +2,7 @@
 local function sweep_stale(near)
   for list = 1, 4 do
     local head, swept = redis.call('LRANGE', @ready[list], 0, near - 1), 0
-    -- Of two equal tickets only the first can be stale.
+    -- Only the first of two equal tickets can be stale.
     for _, ticket in ipairs(head) do
       if redis.call('SREM', @stale, ticket) == 0 then
         break

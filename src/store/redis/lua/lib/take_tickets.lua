@@ -18,7 +18,7 @@ local function take_tickets(node, fence, max, has_stale)
     if has_stale then
       local marks, live = redis.call('SMISMEMBER', @stale, unpack(got)), {}
       for i, ticket in ipairs(got) do
-        -- Of two equal tickets only one is stale.
+        -- Only one of two equal tickets is stale.
         if not (marks[i] == 1 and redis.call('SREM', @stale, ticket) == 1) then
           live[#live + 1] = ticket
         end

@@ -8,6 +8,6 @@ local counts = {}
 for n = &names, #ARGV do
   local name = ARGV[n]
   local count = redis.call('ZLEXCOUNT', @lock_waiters, '[' .. name .. '\0', '(' .. name .. '\1')
-  counts[#counts + 1] = count > 0 and count - #list_waiters(name, WAITERS_LOOK_MAX).dead or 0
+  counts[#counts + 1] = count > 0 and count - #list_waiters(name, WAITERS_SCAN_MAX).dead or 0
 end
 return { now, counts }

@@ -2,7 +2,7 @@
 -- extend_locks: extends holds, each only if its owner still has it.
 -- keys: locks
 -- args: now requests...
---   requests: of each: name, owner, number of slots to look through, ttl
+--   requests: for each lock: name, owner, number of slots to look through, ttl
 -- Returns { now, { 1: extended | 0: not held | n: not among these slots, but the lock has n } }
 -- include read_time, to_digits
 local fields, results, holds = {}, {}, {}
@@ -24,7 +24,7 @@ for n = &requests, #ARGV, 4 do
     local hold = values[at]
     if hold and hold:sub(85, 120) == ARGV[n + 1] and (tonumber(hold:sub(1, 16)) or 0) > now then
       holds[#holds + 1] = fields[at]
-      holds[#holds + 1] = to_digits(now + ARGV[n + 3]) .. hold:sub(17)
+      holds[#holds + 1] = to_digits(now + ARGV[n + 3]) .. hold:sub(17, 120) .. to_digits(tonumber(ARGV[n + 3])) .. hold:sub(137)
       extended = 1
     end
   end

@@ -4,12 +4,12 @@
 -- args: now mode at
 --   mode: all or one; at: the cursor, or the name of the lock
 -- Returns { now, cursor, { name }, { slot }, { hold } }
--- include read_time, read_lock
-local SCAN = 500
+-- include read_time
+local SCAN, SLOTS_MAX = 500, 1000
 local cursor, found = '0', {}
 if $mode == 'one' then
   local field = $at .. '\0'
-  for slot = 1, read_lock($at, 1).width do
+  for slot = 1, math.min(tonumber(redis.call('HGET', @locks, field)) or 1, SLOTS_MAX) do
     found[2 * slot - 1], found[2 * slot] = field .. slot, redis.call('HGET', @locks, field .. slot) or ''
   end
 else

@@ -17,7 +17,7 @@ if not values[1] and slots == 1 then
   end
   return { now, $only_wait == '' and redis.call('HDEL', @locks, one) or 0, 0 }
 end
--- include find_alive, list_waiters, read_lock, notify_waiter
+-- include to_digits, parse_int, shorten_hold, find_alive, list_waiters, read_lock, notify_waiter
 local NEAR = 4
 local lock = read_lock(name, slots, owner)
 local released = $only_wait == '' and lock.own
@@ -29,7 +29,7 @@ local member = redis.call('HGET', @waiter_index, owner .. name)
 remove_waiters({ member or nil })
 local waiters = list_waiters(name, NEAR)
 if #waiters.dead > 0 or lock.width > 1 then
-  waiters = list_waiters(name, WAITERS_LOOK_MAX)
+  waiters = list_waiters(name, WAITERS_SCAN_MAX)
 end
 remove_waiters(waiters.dead)
 notify_next(name, waiters.living, held)

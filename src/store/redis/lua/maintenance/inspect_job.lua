@@ -1,9 +1,9 @@
 #!lua flags=no-writes
 -- inspect_job: returns all that is kept of one job, at one time.
--- keys: conf job meta running scheduled done dead unique stale ready[4] lease removed[2] job_index
+-- keys: conf job meta running scheduled done dead cancelled unique stale ready[4] lease removed[2] job_index
 -- args: now id ticket_count key_count seen...
 --   seen: tickets that the job may have; then unique keys; then members of job_index
--- Returns { now, head of its record|'', meta|'', held value|'', done until|'', dead until|'', 1 if remembered as removed, the last
+-- Returns { now, head of its record|'', meta|'', held value|'', done until|'', dead until|'', cancelled until|'', 1 if remembered as removed, the last
 --   fence, 1 if its holder has a lease, { ticket, due|'', 1 if stale, how often it is in each ready list }, { the job that a key
 --   names|'' }, { member of job_index that exists } }
 -- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms
@@ -46,6 +46,7 @@ return {
   held,
   redis.call('ZSCORE', @done, id) or '',
   redis.call('ZSCORE', @dead, id) or '',
+  redis.call('ZSCORE', @cancelled, id) or '',
   math.max(redis.call('SISMEMBER', @removed[1], id), redis.call('SISMEMBER', @removed[2], id)),
   redis.call('HGET', @conf, 'fence') or '0',
   redis.call('ZSCORE', @lease, held:sub(1, 36)) and 1 or 0,

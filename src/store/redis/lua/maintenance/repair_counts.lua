@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- repair_counts: replaces what a queue counts, if the queue has not changed since it was measured.
--- keys: conf job running scheduled done dead removed[2] groups
+-- keys: conf job running scheduled done dead cancelled removed[2] groups
 -- args: now fingerprint bytes retention groups...
 --   retention: done_retention|''; groups: group and its value|'' if it goes
 -- Returns { now, 'yes' | 'changed' }

@@ -1,12 +1,11 @@
 #!lua flags=allow-oom
 -- repair_job: removes a job from every place and inserts it into one. Data of no job is deleted.
--- keys: conf job meta running scheduled done dead unique stale ready[4] failures removed[2] progress groups job_index
+-- keys: conf job meta running scheduled done dead cancelled unique stale ready[4] failures removed[2] progress groups job_index
 -- args: now id meta held to time unique_key ticket_count seen...
---   meta, held: as they must be; to: ready, scheduled, done, dead, running or none; seen: tickets; then =unique key, #failure, ~member of job_index
+--   meta, held: as they must be; to: ready, scheduled, done, dead, cancelled, running or none; seen: tickets; then =unique key, #failure, ~member of job_index
 -- Returns { now, 'repaired' | 'changed' }
 -- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms, index_members, insert_dead, insert_scheduled, log_limits, drop_progress, group_counts, repair_meta
-local id, to, keys_at = $id, $to, &seen + $ticket_count
-local record, meta = redis.call('HGET', @job, id), redis.call('HGET', @meta, id)
+local id, to, keys_at, record, meta = $id, $to, &seen + $ticket_count, redis.call('HGET', @job, $id), redis.call('HGET', @meta, $id)
 local is_same = (meta or '') == $meta and (redis.call('HGET', @running, id) or '') == $held
 if not is_same or (to == 'none') ~= not record then
   return { now, 'changed' }
@@ -39,6 +38,7 @@ end
 drop_from_index(terms)
 redis.call('ZREM', @done, id)
 redis.call('ZREM', @dead, id)
+redis.call('ZREM', @cancelled, id)
 redis.call('SREM', @removed[1], id)
 redis.call('SREM', @removed[2], id)
 if to ~= 'running' then
@@ -49,8 +49,8 @@ if to == 'ready' then
   redis.call('RPUSH', @ready[read_priority(record) + 1], (make_tickets(id, record, meta)))
 elseif to == 'scheduled' then
   insert_scheduled($time, (select(2, make_tickets(id, record, meta))))
-elseif to == 'done' then
-  redis.call('ZADD', @done, $time, id)
+elseif to == 'done' or to == 'cancelled' then
+  redis.call('ZADD', to == 'done' and @done or @cancelled, $time, id)
 elseif to == 'dead' then
   insert_dead($time, id, meta)
 end

@@ -2,13 +2,15 @@
 -- announce: renews the lease of a node as a peer, and returns the state of the locks that it waits for.
 -- keys: locks lock_waiters waiter_index presence peers
 -- args: now node lease info lock_count names...
---   names: the locks; then owner and lock of each wait
+--   info: the lease (16 digits), then the node's description of itself
+--   names: the locks; then for each wait: owner, lock
 -- Returns { now, { lock, owner of this node that is next|'', when the first hold ends|'' if a slot is free } of locks with waiters,
---   { member of lock_waiters|nil of each wait } }
--- include read_time, to_digits, find_alive, list_waiters, read_lock, notify_waiter
+--   { for each wait: member of lock_waiters|nil } }
+-- include read_time, to_digits, parse_int, shorten_hold, shorten_leases, find_alive, list_waiters, read_lock, notify_waiter
 local NEAR = 20
 local node = $node
 redis.call('ZADD', @presence, now + $lease, node)
+shorten_leases(@presence, @peers, tonumber($lease))
 local info = redis.call('HGET', @peers, node)
 if not info or info:sub(17) ~= $info then
   redis.call('HSET', @peers, node, (info and info:sub(1, 16) or to_digits(now)) .. $info)

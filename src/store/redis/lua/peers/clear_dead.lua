@@ -3,7 +3,7 @@
 -- keys: locks lock_waiters waiter_index presence peers connections
 -- args: now lock_cursor wait_cursor connection_cursor
 -- Returns { now, cursor, cursor, cursor }
--- include read_time, find_alive, list_waiters, read_lock
+-- include read_time, to_digits, parse_int, shorten_hold, find_alive, list_waiters, read_lock
 local PAGE, LONG_AGO = 100, now - 60 * 1000000
 local dead_peers = redis.call('ZRANGE', @presence, '-inf', LONG_AGO, 'BYSCORE', 'LIMIT', 0, PAGE)
 if #dead_peers > 0 then
@@ -24,6 +24,7 @@ for i = 1, #locks[2], 2 do
     slots_left = slots_left - (lock and lock.width or 0)
     slot, value = lock and lock.held == 0 and slot, ''
   end
+  value = slot and slot ~= '' and value ~= '' and shorten_hold(field, value) or value
   if slot and (tonumber(value:sub(1, 16)) or 0) < LONG_AGO then
     redis.call('HDEL', @locks, field)
   end

@@ -4,7 +4,7 @@
 -- args: now node wait_cursor connection_cursor
 --   cursors: '' once all are removed
 -- Returns { now, cursor|'', cursor|'' }
--- include read_time, find_alive, list_waiters, read_lock, notify_waiter
+-- include read_time, to_digits, parse_int, shorten_hold, find_alive, list_waiters, read_lock, notify_waiter
 local node = $node
 redis.call('ZREM', @presence, node)
 redis.call('HDEL', @peers, node)
@@ -25,7 +25,7 @@ for i = 2, #waits, 2 do
 end
 remove_waiters(own)
 for name in pairs(names) do
-  local waiters = list_waiters(name, WAITERS_LOOK_MAX)
+  local waiters = list_waiters(name, WAITERS_SCAN_MAX)
   remove_waiters(waiters.dead)
   notify_next(name, waiters.living, read_lock(name, 1).held)
 end

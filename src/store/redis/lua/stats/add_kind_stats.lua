@@ -2,7 +2,7 @@
 -- add_kind_stats: adds outcomes of attempts, by kind, to the current hour. The first call of a new hour deletes hours that are too old.
 -- keys: kinds
 -- args: now max_hours max_kinds rest counts...
---   max_kinds: in one hour; rest: the kind for all beyond; counts: kind; then counter (two digits), count and a space of each
+--   max_kinds: in one hour; rest: the kind for all beyond; counts: kind; then for each counter: its number (two digits), count, a space
 -- Returns { now }
 -- include read_time
 local hour = math.floor(now / 3600000000)

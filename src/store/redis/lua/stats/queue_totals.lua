@@ -2,8 +2,8 @@
 -- queue_totals: returns the counters of a queue since it exists, and adds complete minutes to its totals.
 -- keys: conf history
 -- args: now
--- Returns { now, 1 if there are more minutes to add: send it again, { 62 counters } }
--- include read_time, check_format, parse_int, increment_field, sum_history
+-- Returns { now, 1 if there are more minutes to add: send it again, { 63 counters } }
+-- include read_time, check_format, parse_int, increment_field, history_minutes, sum_history
 local summed, more = sum_history()
 local sums = {}
 add_counters(sums, read_counters('total'))

@@ -1,21 +1,14 @@
 #!lua
 -- transfer_in: inserts jobs of another store into one queue as they are, and changes the checkpoint of the transfer in the same
 -- call, all or nothing.
--- keys: conf job scheduled idle ready[4] meta failures done dead unique removed[2] stale progress groups job_index
+-- keys: conf job scheduled idle ready[4] meta failures done dead cancelled unique removed[2] stale progress groups job_index
 -- args: now channel field checkpoint_before checkpoint fence jobs...
 --   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: see insert_job
--- Returns { now, 'yes' | 'taken' | 'lost', { id of each that is known, or whose unique key is taken }, the checkpoint as found|'' }
+-- Returns { now, 'yes' | 'taken' | 'lost', { id of each job that is known, or whose unique key is taken }, the checkpoint as found|'' }
 -- include read_time, check_format, increment_field, to_digits, wake_node, record_fields, parse_int, widen_retention, group_counts
--- include index_terms, index_members, insert_dead, insert_scheduled, insert_job
+-- include index_terms, index_members, insert_dead, insert_scheduled, insert_job, set_checkpoint
 local conf = redis.call('HMGET', @conf, $field, 'fence', 'has_stale', 'done_retention')
 local found, fence = conf[1] or '', tonumber(conf[2]) or 0
-local function set_checkpoint()
-  if $checkpoint == '' then
-    redis.call('HDEL', @conf, $field)
-  else
-    redis.call('HSET', @conf, $field, $checkpoint)
-  end
-end
 if found == $checkpoint then
   -- This call was made before. The checkpoint is written again, so that a caller that waits for replicas waits for that write.
   set_checkpoint()

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- transfer_out: deletes jobs that are in another store now. Their ids are not remembered, because they may come back.
--- keys: conf running job meta failures scheduled done dead unique stale ready[4] progress groups job_index
+-- keys: conf running job meta failures scheduled done dead cancelled unique stale ready[4] progress groups job_index
 -- args: now mover jobs...
---   jobs: id and time of the push of each
+--   jobs: for each job: id, time of its push
 -- Returns { now, how many were deleted | -1 if the queue has no mark of this mover }
 -- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, remove_waiting
 -- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_counts, remove_dead, erase_job
@@ -36,7 +36,7 @@ for n = &jobs, #ARGV, 2 do
   local record = redis.call('HGET', @job, id)
   if record and record:match(PUSHED) == ARGV[n + 1] and redis.call('HEXISTS', @running, id) == 0 then
     local meta, unique_key = redis.call('HGET', @meta, id), record:match(UNIQUE) or ''
-    local was_done = redis.call('ZREM', @done, id) == 1
+    local was_done = redis.call('ZREM', @done, id) + redis.call('ZREM', @cancelled, id) > 0
     if not remove_dead(id, meta) and not was_done then
       remove_near_head(id, record, meta)
       increment_field(@conf, 'bytes', -args_bytes(record))
