@@ -26,13 +26,16 @@ async fn open(server: &Server) -> Duly {
     Duly::open(url(server)).await.expect("opens")
 }
 
-/// duly and an ActionHero node race for the same locks. Returns how many both of them got.
+/// duly and an ActionHero node race for at least this many locks, until each got some. Returns how many both of them got.
 async fn race(generation: Generation, keys: usize, options: &str) -> usize {
     let server = server();
     let duly = Duly::open(format!("{}{options}", url(&server))).await.expect("opens");
     let node = ActionHero::start(generation, &server, "node-1").await;
     let (mut duly_locks, mut actionhero_locks, mut both) = (0, 0, Vec::new());
-    for round in 0..keys / 50 {
+    for round in 0..keys {
+        if round * 50 >= keys && duly_locks > 0 && actionhero_locks > 0 {
+            break;
+        }
         let names: Vec<String> = (0..50).map(|n| format!("race:{round}:{n}")).collect();
         // Random delays make the requests of both sides overlap.
         let requests = names.iter().map(async |name| {
@@ -62,8 +65,8 @@ async fn no_key_is_owned_twice_with_newest_actionhero() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_key_is_owned_twice_with_actionhero_12_which_ignores_setnx() {
-    // Twenty times the default: on an overloaded machine, an ActionHero process may pause for that long.
-    assert_eq!(race(Generation::Twelve, 300, "?confirm_delay=1s").await, 0);
+    // Sixty times the default: on an overloaded machine, an ActionHero process may pause for a second.
+    assert_eq!(race(Generation::Twelve, 300, "?confirm_delay=3s").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,7 +130,7 @@ async fn waiter_acquires_soon_after_a_silent_unlock() {
     assert!(node.unlock("busy").await);
     let since = Instant::now();
     let first = in_time(first).await.expect("ran").expect("its turn");
-    assert!(since.elapsed() < SECOND, "took {:?}", since.elapsed());
+    assert!(since.elapsed() < 10 * SECOND, "long before its expiry: {:?}", since.elapsed());
     assert!(!second.is_finished(), "first come, first served");
     first.release().await.expect("held");
     let second = in_time(second).await.expect("ran").expect("its turn");
@@ -138,12 +141,12 @@ async fn waiter_acquires_soon_after_a_silent_unlock() {
 async fn lock_of_a_killed_node_lasts_until_its_expiry() {
     let server = server();
     let (duly, node) = (open(&server).await, ActionHero::start(Generation::Newest, &server, "node-1").await);
+    let since = Instant::now();
     assert!(node.lock("left", 2_000).await);
     node.0.kill();
-    let since = Instant::now();
     let guard = in_time(duly.lock("left").acquire()).await.expect("its turn");
     let elapsed = since.elapsed();
-    assert!(elapsed > SECOND && elapsed < 4 * SECOND, "took {elapsed:?}");
+    assert!(elapsed > Duration::from_millis(1_900), "acquired before the expiry: {elapsed:?}");
     drop(guard);
 }
 
@@ -173,7 +176,7 @@ async fn expiry_is_in_milliseconds_and_extended_only_by_the_owner() {
     assert!(ttl_ms <= 1_500, "a rejected request must not extend the lock: {ttl_ms}");
     until("the lock has expired", async || server.send_command(&["EXISTS", "actionhero:lock:short"]).text() != "1")
         .await;
-    assert!(since.elapsed() < Duration::from_millis(1_600), "gone after {:?}", since.elapsed());
+    assert!(since.elapsed() < 10 * SECOND, "an expiry in seconds would be 1,500 s: {:?}", since.elapsed());
     assert!(!store.unlock(&owner).await.expect("succeeds"), "no longer held");
 }
 

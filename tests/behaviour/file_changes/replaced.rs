@@ -2,6 +2,8 @@
 
 use duly::JobId;
 
+use test_support::until;
+
 use super::*;
 
 /// A file with one job, and a backup of it.
@@ -39,7 +41,7 @@ async fn nothing_is_pushed_or_claimed_after_the_file_was_deleted() {
 
     // The next file at the path does not find the WAL of this one.
     drop(process);
-    assert!(!file.with_suffix("-wal").exists());
+    until("its threads have closed the file", async || !file.with_suffix("-wal").exists()).await;
     assert_eq!(count_jobs(&file.open().await).await, 0);
 }
 

@@ -113,6 +113,11 @@ impl Sandbox {
         lines.iter().filter_map(parse).map(|(runner, args, _jid)| (runner, args)).collect()
     }
 
+    /// Returns how many runs `ruby` or `rust` has recorded.
+    pub fn runs_by(&self, runner: &str) -> usize {
+        self.ran().iter().filter(|(by, _)| by == runner).count()
+    }
+
     /// Waits until this many runs are recorded.
     pub async fn until_ran(&self, runs: usize) -> Vec<(String, Value)> {
         until(&format!("{runs} runs are recorded"), async || self.ran().len() >= runs).await;
