@@ -50,7 +50,7 @@ mod slots;
 mod streams;
 mod sync;
 mod token_cache;
-mod views;
+pub mod views;
 mod waits;
 mod write_timeout;
 

@@ -1,16 +1,37 @@
-//! The JSON views of jobs, queues and locks: times as RFC 3339 and as Unix milliseconds, durations in milliseconds.
+//! The JSON of the API as types. The command `duly` prints the same JSON, from a store and from a server.
+//!
+//! Times are RFC 3339 in UTC, and milliseconds since 1970 in fields that end in `_ms`; durations are milliseconds.
+//! A client can parse responses into these types: args and results keep every digit and the order of their keys.
+
+mod access;
+mod changes;
+mod cron;
+mod locks;
+mod nodes;
+mod queues;
+mod stats;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+pub(crate) use self::access::RoleSchema;
+pub use self::access::{CreatedToken, TokenView, Tokens};
+pub use self::changes::{
+    Action, BreakResponse, CancelResponse, ChangeResponse, ClearResponse, DryRunResponse, Operation, PushedView,
+};
+pub(crate) use self::cron::TICKS;
+pub use self::cron::{Preview, RuleView, Rules};
+pub use self::locks::{LockList, LockView};
+pub use self::nodes::{CallReplies, NodeList, NodeView, ReplyView};
+pub use self::queues::{QueueList, QueueView};
+pub use self::stats::{HistoryView, PointView, Quantiles, QueueStats, QueueStatsView};
 use super::identity::Identity;
-use duly::admin::QueueCounts;
-use duly::admin::Role;
+use super::json;
+use duly::admin::{DeadGroup, JobPage, Why};
 use duly::job::{Failure, HeldJob, JobProgress, LogLine};
-use duly::lock::LockRecord;
 use duly::{Job, JobRecord};
 
 /// Formats a time as RFC 3339 in UTC, to the microsecond.
@@ -44,92 +65,115 @@ pub(crate) fn raw_json(text: &str) -> Box<RawValue> {
 }
 
 /// A job with its history.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
 #[schema(as = Job)]
-pub(crate) struct JobView {
-    id: String,
-    queue: String,
-    kind: String,
+pub struct JobView {
+    /// The id: a UUID.
+    pub id: String,
+    /// The queue.
+    pub queue: String,
+    /// Selects the handler.
+    pub kind: String,
     /// `scheduled`, `ready`, `running`, `done`, `dead` or `cancelled`.
-    state: &'static str,
+    pub state: String,
     /// The args of the handler. Absent for roles below operator.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "json::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
-    args: Option<Box<RawValue>>,
+    pub args: Option<Box<RawValue>>,
     /// `low`, `normal`, `high` or `critical`.
-    priority: &'static str,
+    pub priority: String,
     /// The time from which it can be claimed.
-    due: String,
-    due_ms: i64,
-    pushed: String,
-    pushed_ms: i64,
+    pub due: String,
+    /// The same in milliseconds since 1970.
+    pub due_ms: i64,
+    /// When it was pushed.
+    pub pushed: String,
+    /// The same in milliseconds since 1970.
+    pub pushed_ms: i64,
     /// It was cancelled while it is running: unless this attempt succeeds, the job ends cancelled with it. Absent if
     /// not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
-    cancelling: bool,
+    pub cancelling: bool,
     /// When it was done, buried or cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<String>,
+    pub ended: Option<String>,
+    /// The same in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended_ms: Option<i64>,
+    pub ended_ms: Option<i64>,
     /// The number of failed attempts.
-    attempts: u32,
-    max_attempts: u32,
+    pub attempts: u32,
+    /// The number of failed attempts after which the job is dead.
+    pub max_attempts: u32,
     /// How often a node died while it held this job.
-    crashes: u32,
-    timeout_ms: u64,
-    keep_ms: u64,
+    pub crashes: u32,
+    /// The timeout of one attempt.
+    pub timeout_ms: u64,
+    /// How long the job is kept after it is done.
+    pub keep_ms: u64,
+    /// The unique key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unique: Option<String>,
+    pub unique: Option<String>,
     /// The jobs of the queue that cannot have the same unique key: those of the same `kind`, or of the whole `queue`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unique_scope: Option<&'static str>,
-    tags: Vec<String>,
+    pub unique_scope: Option<String>,
+    /// Words to find the job by.
+    pub tags: Vec<String>,
+    /// The W3C trace context of the push.
     #[serde(skip_serializing_if = "Option::is_none")]
-    traceparent: Option<String>,
+    pub traceparent: Option<String>,
     /// The node that runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<String>,
+    pub node: Option<String>,
     /// The fence of the current claim.
     #[serde(skip_serializing_if = "Option::is_none")]
-    fence: Option<u64>,
+    pub fence: Option<u64>,
     /// Its failed attempts, oldest first; absent in lists.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    failures: Vec<FailureView>,
+    pub failures: Vec<FailureView>,
     /// The progress of the last attempt, for every role; absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    progress: Option<ProgressView>,
+    pub progress: Option<ProgressView>,
     /// The result of the handler. Absent for roles below operator, and in lists.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "json::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<Box<RawValue>>,
+    pub result: Option<Box<RawValue>>,
     /// The log lines of its attempts, oldest first. Absent for roles below operator, and in lists.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    log: Vec<LineView>,
+    pub log: Vec<LineView>,
 }
 
 /// The progress of an attempt.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
 #[schema(as = Progress)]
-pub(crate) struct ProgressView {
+pub struct ProgressView {
     /// From 0 to 1.
-    fraction: f64,
-    message: String,
-    at: String,
-    at_ms: i64,
+    pub fraction: f64,
+    /// The text of the handler, for people.
+    pub message: String,
+    /// When it was reported.
+    pub at: String,
+    /// The same in milliseconds since 1970.
+    pub at_ms: i64,
 }
 
 /// A log line of an attempt.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
 #[schema(as = LogLine)]
-pub(crate) struct LineView {
-    at: String,
-    at_ms: i64,
-    attempt: u32,
-    line: String,
+pub struct LineView {
+    /// When it was written.
+    pub at: String,
+    /// The same in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The attempt that wrote it, from 1.
+    pub attempt: u32,
+    /// The text.
+    pub line: String,
 }
 
 impl ProgressView {
@@ -146,14 +190,20 @@ impl LineView {
 }
 
 /// A failed attempt.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
 #[schema(as = Failure)]
-pub(crate) struct FailureView {
-    at: String,
-    at_ms: i64,
-    attempt: u32,
-    node: String,
-    error: String,
+pub struct FailureView {
+    /// When it failed.
+    pub at: String,
+    /// The same in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// The node that ran it.
+    pub node: String,
+    /// The error of the handler.
+    pub error: String,
 }
 
 impl FailureView {
@@ -168,8 +218,9 @@ impl FailureView {
     }
 }
 
-impl JobView {
-    pub(crate) fn new(record: &JobRecord, identity: &Identity) -> Self {
+impl From<&JobRecord> for JobView {
+    /// Returns the whole job, as an operator sees it.
+    fn from(record: &JobRecord) -> Self {
         let Job {
             id, queue, kind, args, priority, pushed, max_attempts, timeout, keep, unique, tags, traceparent, ..
         } = &record.job;
@@ -177,9 +228,9 @@ impl JobView {
             id: id.to_string(),
             queue: queue.clone(),
             kind: kind.clone(),
-            state: record.state.as_str(),
-            args: identity.can_see_args().then(|| raw_json(args)),
-            priority: priority.as_str(),
+            state: record.state.to_string(),
+            args: Some(raw_json(args)),
+            priority: priority.to_string(),
             due: rfc3339(record.due),
             due_ms: unix_ms(record.due),
             pushed: rfc3339(*pushed),
@@ -193,16 +244,124 @@ impl JobView {
             timeout_ms: millis(*timeout),
             keep_ms: millis(*keep),
             unique: unique.as_ref().map(|unique| unique.key().to_owned()),
-            unique_scope: unique.as_ref().map(|unique| unique.scope().as_str()),
+            unique_scope: unique.as_ref().map(|unique| unique.scope().as_str().to_owned()),
             tags: tags.clone(),
             traceparent: traceparent.clone(),
             node: record.node.map(|node| node.to_string()),
             fence: record.fence.map(|fence| fence.0),
             failures: record.failures.iter().map(FailureView::new).collect(),
             progress: record.progress.as_ref().map(ProgressView::new),
-            result: record.result.as_deref().filter(|_| identity.can_see_args()).map(raw_json),
-            log: record.log.iter().filter(|_| identity.can_see_args()).map(LineView::new).collect(),
+            result: record.result.as_deref().map(raw_json),
+            log: record.log.iter().map(LineView::new).collect(),
         }
+    }
+}
+
+impl JobView {
+    /// Returns the parts of a job that the client may see.
+    pub(crate) fn new(record: &JobRecord, identity: &Identity) -> Self {
+        let mut view = JobView::from(record);
+        if !identity.can_see_args() {
+            (view.args, view.result) = (None, None);
+            view.log.clear();
+        }
+        view
+    }
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
+pub struct JobList {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// The cursor of the next page, if there may be one; also in the `Link` header.
+    pub next: Option<String>,
+}
+
+impl JobList {
+    pub(crate) fn new(page: JobPage, identity: &Identity) -> Self {
+        let jobs = page.jobs.iter().map(|record| JobView::new(record, identity)).collect();
+        JobList { jobs, next: page.next_cursor }
+    }
+}
+
+impl From<JobPage> for JobList {
+    /// Returns the whole jobs, as an operator sees them.
+    fn from(page: JobPage) -> Self {
+        JobList { jobs: page.jobs.iter().map(JobView::from).collect(), next: page.next_cursor }
+    }
+}
+
+/// The reason why a job is not running.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
+#[schema(as = Why)]
+pub struct WhyView {
+    /// A stable code.
+    pub why: String,
+    /// The reason as one sentence.
+    pub text: String,
+}
+
+impl From<&Why> for WhyView {
+    fn from(why: &Why) -> Self {
+        WhyView { why: why.code().to_owned(), text: why.to_string() }
+    }
+}
+
+/// Dead jobs of one kind with the same error.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
+#[schema(as = DeadGroup)]
+pub struct GroupView {
+    /// The id for `group:ID` in a filter.
+    pub id: String,
+    /// The queue.
+    pub queue: String,
+    /// The kind of the jobs.
+    pub kind: String,
+    /// The common part of their last errors.
+    pub error: String,
+    /// The number of jobs.
+    pub count: u64,
+    /// When the first of them died.
+    pub oldest: String,
+    /// The same in milliseconds since 1970.
+    pub oldest_ms: i64,
+    /// When the last of them died.
+    pub newest: String,
+    /// The same in milliseconds since 1970.
+    pub newest_ms: i64,
+}
+
+impl From<DeadGroup> for GroupView {
+    fn from(group: DeadGroup) -> Self {
+        GroupView {
+            id: group.id,
+            queue: group.queue,
+            kind: group.kind,
+            error: group.error,
+            count: group.count,
+            oldest: rfc3339(group.oldest),
+            oldest_ms: unix_ms(group.oldest),
+            newest: rfc3339(group.newest),
+            newest_ms: unix_ms(group.newest),
+        }
+    }
+}
+
+/// All groups, largest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[non_exhaustive]
+pub struct Groups {
+    /// The groups.
+    pub groups: Vec<GroupView>,
+}
+
+impl From<Vec<DeadGroup>> for Groups {
+    fn from(groups: Vec<DeadGroup>) -> Self {
+        Groups { groups: groups.into_iter().map(GroupView::from).collect() }
     }
 }
 
@@ -250,100 +409,6 @@ impl HeldView {
             timeout_ms: millis(job.timeout),
             tags: job.tags.clone(),
             traceparent: job.traceparent.clone(),
-        }
-    }
-}
-
-/// A queue.
-#[derive(Clone, Serialize, ToSchema, PartialEq)]
-#[schema(as = Queue)]
-pub(crate) struct QueueView {
-    pub(crate) queue: String,
-    /// Its jobs are not claimed.
-    pub(crate) paused: bool,
-    /// It is moving to another store.
-    pub(crate) moving: bool,
-    pub(crate) scheduled: u64,
-    pub(crate) ready: u64,
-    pub(crate) running: u64,
-    pub(crate) done: u64,
-    pub(crate) dead: u64,
-    pub(crate) cancelled: u64,
-    /// The bytes of args of unfinished jobs.
-    pub(crate) bytes: u64,
-    /// The due time of its first ready job; absent if none is ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) oldest: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) oldest_ms: Option<i64>,
-    /// The most unfinished jobs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) capacity_jobs: Option<u64>,
-    /// The most bytes of args of unfinished jobs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) capacity_bytes: Option<u64>,
-}
-
-impl QueueView {
-    pub(crate) fn new(counts: &QueueCounts) -> Self {
-        QueueView {
-            queue: counts.queue.clone(),
-            paused: counts.paused,
-            moving: counts.moving.is_some(),
-            scheduled: counts.scheduled,
-            ready: counts.ready,
-            running: counts.running,
-            done: counts.done,
-            dead: counts.dead,
-            cancelled: counts.cancelled,
-            bytes: counts.bytes,
-            oldest: counts.oldest_ready.map(rfc3339),
-            oldest_ms: counts.oldest_ready.map(unix_ms),
-            capacity_jobs: counts.capacity.jobs,
-            capacity_bytes: counts.capacity.bytes,
-        }
-    }
-}
-
-/// A held lock.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Lock)]
-pub(crate) struct LockView {
-    name: String,
-    slot: u32,
-    /// The owner id, with which a client can extend and release the lock; only for roles that can break it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<String>,
-    node: String,
-    /// The description of the holder.
-    note: String,
-    fence: u64,
-    /// Since when it is held; missing for a lock of ActionHero, which does not record it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since_ms: Option<i64>,
-    /// When the hold expires unless it is extended.
-    expires: String,
-    expires_ms: i64,
-    /// The number of waiters.
-    waiters: u64,
-}
-
-impl LockView {
-    pub(crate) fn new(lock: &LockRecord, identity: &Identity) -> Self {
-        LockView {
-            name: lock.name.clone(),
-            slot: lock.slot,
-            owner: identity.require(Role::Operator).is_ok().then(|| lock.owner.to_string()),
-            node: lock.node.to_string(),
-            note: lock.note.clone(),
-            fence: lock.fence.0,
-            since: lock.since.map(rfc3339),
-            since_ms: lock.since.map(unix_ms),
-            expires: rfc3339(lock.expires),
-            expires_ms: unix_ms(lock.expires),
-            waiters: lock.waiters,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -22,6 +22,7 @@ use crate::json::{Json, PathParam};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::sync::LockExt;
+use crate::views::{Action, DryRunResponse, Operation};
 use duly::Duly;
 use duly::Error;
 use duly::Filter;
@@ -58,85 +59,6 @@ struct ActionBody {
     after_ms: Option<u64>,
 }
 
-/// `retry` makes jobs due now, `reschedule` due later; `remove` deletes jobs that are not running; `cancel` ends
-/// those that are not done or dead.
-#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    Retry,
-    Reschedule,
-    Remove,
-    Cancel,
-}
-
-impl Action {
-    fn as_str(self) -> &'static str {
-        match self {
-            Action::Retry => "retry",
-            Action::Reschedule => "reschedule",
-            Action::Remove => "remove",
-            Action::Cancel => "cancel",
-        }
-    }
-
-    /// Returns the name in the audit log.
-    fn audit_name(self) -> String {
-        format!("jobs.{}", self.as_str())
-    }
-}
-
-/// The number of jobs that match.
-#[derive(Serialize, ToSchema)]
-struct DryRunResponse {
-    matching: u64,
-    /// The number of examined jobs.
-    scanned: u64,
-    /// Every job that could match was examined.
-    is_complete: bool,
-}
-
-/// A bulk action.
-#[derive(Clone, Serialize, ToSchema)]
-pub(crate) struct Operation {
-    id: String,
-    action: Action,
-    filter: String,
-    /// `running`, `done` or `failed`.
-    state: &'static str,
-    matching: u64,
-    /// The number of changed jobs.
-    done: u64,
-    /// The number of skipped jobs: running, moving, gone, or with a unique key that another job has.
-    skipped: u64,
-    /// More jobs may match: start the action again.
-    has_more: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl Operation {
-    fn update(&mut self, done: &BulkReport) {
-        self.matching = done.matching;
-        self.done = done.applied;
-        self.skipped =
-            done.skipped_running + done.skipped_moving + done.skipped_unique + done.skipped_changed + done.failed;
-        self.has_more = done.has_more;
-    }
-
-    fn end(&mut self, result: Result<BulkReport>) {
-        match result {
-            Ok(done) => {
-                self.update(&done);
-                self.state = "done";
-            }
-            Err(problem) => {
-                self.state = "failed";
-                self.error = Some(problem.detail);
-            }
-        }
-    }
-}
-
 /// The most recent operations.
 #[derive(Default)]
 pub(crate) struct Operations {
@@ -171,7 +93,7 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
     responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
               (status = 202, body = Operation, description = "started"), Problems))]
 async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): Json<ActionBody>) -> Result<Response> {
-    note.set_name(body.action.audit_name());
+    note.set_name(body.action.audit_name().to_owned());
     note.set_filter(&body.filter);
     let mut filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
     if filter.is_all() && !body.all {
@@ -185,22 +107,10 @@ async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): J
     if body.dry_run {
         note.skip();
         let counted = bulk.dry_run().await?;
-        let view =
-            DryRunResponse { matching: counted.matching, scanned: counted.scanned, is_complete: counted.is_complete };
-        return Ok(axum::Json(view).into_response());
+        return Ok(axum::Json(DryRunResponse::from(&counted)).into_response());
     }
     let id = JobId::fresh().to_string();
-    let operation = Operation {
-        id: id.clone(),
-        action: body.action,
-        filter: body.filter,
-        state: "running",
-        matching: 0,
-        done: 0,
-        skipped: 0,
-        has_more: false,
-        error: None,
-    };
+    let operation = Operation::new(&id, body.action, body.filter);
     {
         let mut all = app.operations.all();
         if all.len() == OPERATIONS_MAX {
@@ -214,7 +124,13 @@ async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): J
     let (background, name) = (app.clone(), id.clone());
     app.tasks.spawn(async move {
         let result = task.end().await;
-        background.operations.change(&name, |operation| operation.end(result));
+        background.operations.change(&name, |operation| match result {
+            Ok(report) => {
+                operation.update(&report);
+                operation.end(None);
+            }
+            Err(problem) => operation.end(Some(problem.detail)),
+        });
     });
     let location = app.link(&format!("{PREFIX}/operations/{id}"));
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response())

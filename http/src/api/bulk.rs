@@ -15,11 +15,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use super::push::{PushBody, PushedView, check_existing};
+use super::push::{PushBody, check_existing};
 use crate::identity::Pusher;
 use crate::json::{self, BODY_BYTES_MAX, BULK_BYTES_MAX, IdempotencyCheck, IdempotencyKey, KeyedIds};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
+use crate::views::PushedView;
 use duly::bounds::PUSH_MAX;
 use duly::{JobId, Push};
 
@@ -85,7 +86,7 @@ async fn push_all(
         check_existing(&app, &key.key, expected).await?;
     }
     let new = pushed.iter().filter(|pushed| pushed.is_new()).count();
-    let jobs = pushed.into_iter().map(PushedView::new).collect();
+    let jobs = pushed.into_iter().map(PushedView::from).collect();
     Ok(axum::Json(BulkPushResponse { jobs, new }).into_response())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,6 +16,7 @@ use crate::identity::Identity;
 use crate::json::{OptionalJson, PathParam};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
+use crate::views::{CallReplies, ReplyView};
 use duly::NodeId;
 use duly::admin::Role;
 
@@ -45,27 +46,6 @@ struct CallBody {
     timeout_ms: Option<u64>,
 }
 
-/// The reply of one node.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Reply)]
-struct ReplyView {
-    /// The node that replied; absent if no node did.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    value: Option<Box<RawValue>>,
-    /// The error, if there is no value.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-/// All replies, in the order of arrival.
-#[derive(Serialize, ToSchema)]
-struct CallReplies {
-    replies: Vec<ReplyView>,
-}
-
 /// Call a method
 #[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
     params(("method" = String, Path, description = "the method")), responses((status = 200, body = CallReplies), Problems))]
@@ -92,14 +72,10 @@ async fn call(
     let mut incoming = call.replies::<Box<RawValue>>().await?;
     let mut replies = Vec::new();
     while let Some(reply) = incoming.next().await {
-        let (value, error) = match reply.result {
-            Ok(value) => (Some(value), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        replies.push(ReplyView { node: reply.node.map(|node| node.to_string()), value, error });
+        replies.push(ReplyView::new(reply.node, reply.result));
         if replies.len() == REPLIES_MAX {
             break;
         }
     }
-    Ok(axum::Json(CallReplies { replies }))
+    Ok(axum::Json(CallReplies::from(replies)))
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::jobs::parameter_error;
-use super::push::{COMMAND, PushedView, check_existing, fingerprint, set_if_some};
+use super::push::{COMMAND, check_existing, fingerprint, set_if_some};
 use super::queues::Name;
 use super::{PreconditionFailed, Problems, positive};
 use crate::etag::{self, IfMatch};
@@ -20,7 +20,7 @@ use crate::identity::{Identity, Operator};
 use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use crate::views::{millis, raw_json, rfc3339, unix_ms};
+use crate::views::{Preview, PushedView, RuleView, Rules, TICKS};
 use duly::Error;
 use duly::Priority;
 use duly::Push;
@@ -28,8 +28,7 @@ use duly::bounds::DEFAULT_QUEUE;
 use duly::cron::CronRecord;
 use duly::cron::{CronRule, Missed, Overlap, Schedule};
 
-/// The number of next ticks in a response: the default, and the most.
-const TICKS: usize = 5;
+/// The most ticks in a response.
 const TICKS_MAX: usize = 100;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -70,87 +69,11 @@ struct RuleBody {
     jitter_ms: Option<u64>,
 }
 
-/// A stored rule.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Cron)]
-struct RuleView {
-    name: String,
-    pattern: String,
-    /// The pattern in plain English.
-    description: String,
-    tz: String,
-    queue: String,
-    kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    args: Option<Box<RawValue>>,
-    priority: &'static str,
-    max_attempts: u32,
-    timeout_ms: u64,
-    /// How long a done job of the rule is kept; absent if the rule does not set it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keep_ms: Option<u64>,
-    tags: Vec<String>,
-    missed: String,
-    overlap: &'static str,
-    jitter_ms: u64,
-    paused: bool,
-    /// Grows with every change.
-    revision: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_ms: Option<i64>,
-    /// The next ticks; empty while the rule is paused.
-    next: Vec<String>,
-    next_ms: Vec<i64>,
-}
-
-impl RuleView {
-    fn new(app: &App, record: &CronRecord, identity: &Identity) -> Self {
-        let rule = &record.rule;
-        let schedule = rule.schedule().ok();
-        let from = app.duly.now();
-        let times: Vec<_> = match (&schedule, record.paused) {
-            (Some(schedule), false) => schedule.ticks_after(from).take(TICKS).collect(),
-            _ => Vec::new(),
-        };
-        RuleView {
-            name: rule.name.clone(),
-            pattern: rule.pattern.clone(),
-            description: schedule.map(|schedule| schedule.describe()).unwrap_or_default(),
-            tz: rule.tz.clone(),
-            queue: rule.queue.clone(),
-            kind: rule.kind.clone(),
-            args: identity.can_see_args().then(|| raw_json(&rule.args)),
-            priority: rule.priority.as_str(),
-            max_attempts: rule.max_attempts,
-            timeout_ms: millis(rule.timeout),
-            keep_ms: rule.keep.map(millis),
-            tags: rule.tags.clone(),
-            missed: rule.missed.to_string(),
-            overlap: rule.overlap.as_str(),
-            jitter_ms: millis(rule.jitter),
-            paused: record.paused,
-            revision: record.revision,
-            last: record.last.map(rfc3339),
-            last_ms: record.last.map(unix_ms),
-            next: times.iter().copied().map(rfc3339).collect(),
-            next_ms: times.iter().copied().map(unix_ms).collect(),
-        }
-    }
-}
-
-/// All rules, by name.
-#[derive(Serialize, ToSchema)]
-struct Rules {
-    rules: Vec<RuleView>,
-}
-
 /// List rules
 #[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
 async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rules>> {
-    let rules = app.duly.crons().list().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
+    let (records, now) = (app.duly.crons().list().await?, app.duly.now());
+    let rules = records.iter().map(|record| RuleView::for_identity(record, now, &identity)).collect();
     Ok(axum::Json(Rules { rules }))
 }
 
@@ -163,7 +86,7 @@ async fn get(
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<RuleView>)> {
     let record = app.duly.crons().get(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
-    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
+    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::for_identity(&record, app.duly.now(), &identity))))
 }
 
 /// Save a rule
@@ -192,7 +115,7 @@ async fn put(
     let condition = |found: Option<&CronRecord>| if_match.check(found.map(etag::for_cron).as_deref());
     let record = app.duly.crons().put_if(body.into_rule(name)?, condition).await?;
     queues.confirm();
-    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
+    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::for_identity(&record, app.duly.now(), &identity))))
 }
 
 impl RuleBody {
@@ -236,7 +159,7 @@ async fn pause(
     _: NoBody,
 ) -> Result<axum::Json<RuleView>> {
     let record = app.duly.crons().pause(&name).await?;
-    Ok(axum::Json(RuleView::new(&app, &record, &identity)))
+    Ok(axum::Json(RuleView::for_identity(&record, app.duly.now(), &identity)))
 }
 
 /// Returns the rule, or a 403 if it runs a program and the server does not accept that.
@@ -261,7 +184,7 @@ async fn resume(
 ) -> Result<axum::Json<RuleView>> {
     check_command_rule(&app, &name).await?;
     let record = app.duly.crons().resume(&name).await?;
-    Ok(axum::Json(RuleView::new(&app, &record, &identity)))
+    Ok(axum::Json(RuleView::for_identity(&record, app.duly.now(), &identity)))
 }
 
 /// Push the job of a rule now
@@ -285,7 +208,7 @@ async fn trigger(
     if let (Some(key), Some(id), Some(rule)) = (key, id, rule) {
         check_existing(&app, &key.key, [(id, fingerprint(&rule.kind, &rule.args), pushed)]).await?;
     }
-    Ok(axum::Json(PushedView::new(pushed)))
+    Ok(axum::Json(PushedView::from(pushed)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -300,15 +223,6 @@ struct PreviewParams {
     limit: Option<usize>,
 }
 
-/// The meaning of a pattern.
-#[derive(Serialize, ToSchema)]
-struct Preview {
-    /// The pattern in plain English.
-    description: String,
-    next: Vec<String>,
-    next_ms: Vec<i64>,
-}
-
 /// Preview the next ticks of a pattern
 #[utoipa::path(get, path = "/cron/preview", tag = "cron", params(PreviewParams), responses((status = 200, body = Preview), Problems))]
 async fn preview(
@@ -320,9 +234,5 @@ async fn preview(
         .map_err(|error| parameter_error("pattern", error))?;
     let limit = positive("limit", params.limit, TICKS, TICKS_MAX)?;
     let times: Vec<_> = schedule.ticks_after(app.duly.now()).take(limit).collect();
-    Ok(axum::Json(Preview {
-        description: schedule.describe(),
-        next: times.iter().copied().map(rfc3339).collect(),
-        next_ms: times.iter().copied().map(unix_ms).collect(),
-    }))
+    Ok(axum::Json(Preview::new(&schedule, &times)))
 }

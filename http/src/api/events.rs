@@ -140,7 +140,7 @@ impl Events {
     }
 
     async fn publish_changes(&self, duly: &Duly) -> duly::Result<()> {
-        let views: Vec<QueueView> = duly.queues().counts().await?.iter().map(QueueView::new).collect();
+        let views: Vec<QueueView> = duly.queues().counts().await?.iter().map(QueueView::from).collect();
         let alive = duly.nodes().list().await?.iter().filter(|node| node.alive).count();
         let to_json = |view: &QueueView| Arc::from(serde_json::to_string(view).unwrap_or_default());
         let queues: BTreeMap<String, Arc<str>> = views.iter().map(|view| (view.queue.clone(), to_json(view))).collect();

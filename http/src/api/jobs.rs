@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -17,11 +17,11 @@ use crate::identity::{Identity, Operator};
 use crate::json::{JobParam, Json, NoBody, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use crate::views::JobView;
+use crate::views::{CancelResponse, JobList, JobView, WhyView};
 use duly::Error;
 use duly::Filter;
 use duly::admin::{CancelResult, JobEdit, Why};
-use duly::{JobId, JobRecord, Priority, State as JobState};
+use duly::{JobId, JobRecord, Priority};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -45,14 +45,6 @@ struct JobListParams {
     cursor: Option<String>,
 }
 
-/// A page of jobs.
-#[derive(Serialize, ToSchema)]
-struct JobList {
-    jobs: Vec<JobView>,
-    /// The cursor of the next page, if there may be one; also in the `Link` header.
-    next: Option<String>,
-}
-
 /// List jobs
 #[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobListParams), responses((status = 200, body = JobList), Problems))]
 async fn list(
@@ -67,8 +59,7 @@ async fn list(
     (filter.limit, filter.cursor) = (page_size(limit)?, cursor);
     let page = app.duly.jobs().list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next_cursor.as_deref());
-    let jobs = page.jobs.iter().map(|record| JobView::new(record, &identity)).collect();
-    Ok((headers, axum::Json(JobList { jobs, next: page.next_cursor })))
+    Ok((headers, axum::Json(JobList::new(page, &identity))))
 }
 
 /// Returns the problem for an invalid parameter outside of the body.
@@ -149,23 +140,13 @@ async fn edit(
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
 
-/// The reason why a job is not running.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Why)]
-struct WhyView {
-    /// A stable code.
-    why: &'static str,
-    /// The reason as one sentence.
-    text: String,
-}
-
 /// Explain why a job is not running
 #[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = WhyView), Problems))]
 async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Result<axum::Json<WhyView>> {
     match app.duly.jobs().why(id).await? {
         Why::NotFound => Err(Error::not_found("job", id).into()),
-        why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
+        why => Ok(axum::Json(WhyView::from(&why))),
     }
 }
 
@@ -227,20 +208,10 @@ async fn cancel(
     JobParam(id): JobParam,
     _: NoBody,
 ) -> Result<(StatusCode, axum::Json<CancelResponse>)> {
-    let (status, state, node) = match app.duly.jobs().cancel(id).await? {
-        CancelResult::Cancelling { node } => (StatusCode::ACCEPTED, JobState::Running, Some(node.to_string())),
-        CancelResult::Ended(state) => (StatusCode::OK, state, None),
-        _ => (StatusCode::OK, JobState::Cancelled, None),
+    let result = app.duly.jobs().cancel(id).await?;
+    let status = match result {
+        CancelResult::Cancelling { .. } => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
     };
-    Ok((status, axum::Json(CancelResponse { state: state.as_str(), node })))
-}
-
-/// The state of a job after a cancel.
-#[derive(Serialize, ToSchema)]
-struct CancelResponse {
-    /// `cancelled`, or `running` until its attempt ends. `done` or `dead` if it had ended before.
-    state: &'static str,
-    /// The node that runs it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<String>,
+    Ok((status, axum::Json(CancelResponse::from(&result))))
 }

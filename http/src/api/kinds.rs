@@ -9,12 +9,12 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::stats::Quantiles;
 use super::{Problems, positive};
 use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Result;
 use crate::server::{App, AppState};
+use crate::views::Quantiles;
 use duly::admin::{KindStats, StatCounters};
 use duly::bounds::KIND_HOURS_MAX;
 
@@ -80,8 +80,8 @@ async fn kinds(
         buried: counters.buried,
         released: counters.released,
         cancelled: counters.cancelled,
-        lateness: Quantiles::new(&counters.lateness),
-        duration: Quantiles::new(&counters.duration),
+        lateness: Quantiles::from(&counters.lateness),
+        duration: Quantiles::from(&counters.duration),
     };
     Ok(axum::Json(KindsView { kinds: all.into_iter().map(view).collect() }))
 }

@@ -17,7 +17,7 @@ use crate::identity::{Identity, Operator, Pusher};
 use crate::json::{Json, OptionalJson, PathParam, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
-use crate::views::{LockView, millis};
+use crate::views::{BreakResponse, LockList, millis};
 use duly::bounds::DEFAULT_LOCK_TTL;
 use duly::lock::Lock;
 use duly::lock::LockOwner;
@@ -50,13 +50,6 @@ struct LockListParams {
     cursor: Option<String>,
 }
 
-/// A page of held locks.
-#[derive(Serialize, ToSchema)]
-struct LockList {
-    locks: Vec<LockView>,
-    next: Option<String>,
-}
-
 /// List held locks
 #[utoipa::path(get, path = "/locks", tag = "locks", params(LockListParams), responses((status = 200, body = LockList), Problems))]
 async fn list(
@@ -66,13 +59,7 @@ async fn list(
 ) -> Result<(HeaderMap, axum::Json<LockList>)> {
     let page = app.duly.locks().list(params.cursor.as_deref()).await?;
     let headers = next_link(&app, "/locks", &[], page.next_cursor.as_deref());
-    Ok((
-        headers,
-        axum::Json(LockList {
-            locks: page.locks.iter().map(|lock| LockView::new(lock, &identity)).collect(),
-            next: page.next_cursor,
-        }),
-    ))
+    Ok((headers, axum::Json(LockList::new(&page.locks, page.next_cursor, &identity))))
 }
 
 /// List the holders of a lock
@@ -84,7 +71,7 @@ async fn get(
     PathParam(LockName(name)): PathParam<LockName>,
 ) -> Result<axum::Json<LockList>> {
     let holders = app.duly.lock(name).holders().await?;
-    Ok(axum::Json(LockList { locks: holders.iter().map(|lock| LockView::new(lock, &identity)).collect(), next: None }))
+    Ok(axum::Json(LockList::new(&holders, None, &identity)))
 }
 
 /// Options for acquiring a lock.
@@ -233,12 +220,6 @@ async fn release(
     }
 }
 
-/// The number of ended holds.
-#[derive(Serialize, ToSchema)]
-struct BreakResponse {
-    broken: u64,
-}
-
 /// The hold to end.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -276,5 +257,5 @@ async fn break_lock(
     }
     let broken = break_holds(&app, &name, owner).await?;
     note.set_count(broken);
-    Ok(axum::Json(BreakResponse { broken }))
+    Ok(axum::Json(BreakResponse::new(broken)))
 }

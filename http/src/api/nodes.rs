@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -15,64 +15,18 @@ use crate::identity::{Identity, Operator};
 use crate::json::{NoBody, OptionalJson, PathParam};
 use crate::problem::Result;
 use crate::server::{App, AppState};
-use crate::views::{rfc3339, unix_ms};
+use crate::views::NodeList;
 use duly::NodeId;
-use duly::admin::NodeRecord;
 use duly::{ConflictKind, Error};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
 }
 
-/// A node.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Node)]
-struct NodeView {
-    id: String,
-    /// The host of the node; for a worker over HTTP, the host of the server.
-    host: String,
-    pid: u32,
-    queues: Vec<String>,
-    joined: String,
-    joined_ms: i64,
-    /// Whether the lease of the node is current.
-    alive: bool,
-    /// Whether the node claims no jobs: it is quiet or stopping.
-    quiet: bool,
-    /// The number of jobs that the node holds.
-    held: u64,
-    /// The methods that the node can run.
-    methods: Vec<String>,
-}
-
-impl NodeView {
-    fn new(node: NodeRecord) -> Self {
-        NodeView {
-            id: node.id.to_string(),
-            host: node.host,
-            pid: node.pid,
-            queues: node.queues,
-            joined: rfc3339(node.joined),
-            joined_ms: unix_ms(node.joined),
-            alive: node.alive,
-            quiet: node.profile.quiet,
-            held: node.held,
-            methods: node.methods,
-        }
-    }
-}
-
-/// All nodes.
-#[derive(Serialize, ToSchema)]
-struct NodeList {
-    nodes: Vec<NodeView>,
-}
-
 /// List nodes
 #[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<NodeList>> {
-    let nodes = app.duly.nodes().list().await?.into_iter().map(NodeView::new).collect();
-    Ok(axum::Json(NodeList { nodes }))
+    Ok(axum::Json(NodeList::from(app.duly.nodes().list().await?)))
 }
 
 /// Whether the node should be quiet.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
@@ -18,6 +18,7 @@ use crate::identity::Pusher;
 use crate::json::{IdempotencyKey, Json, KeyedIds};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
+use crate::views::PushedView;
 use duly::bounds::DEFAULT_QUEUE;
 use duly::job::{Due, UniqueConflict, UniqueScope};
 use duly::{JobId, Priority};
@@ -75,30 +76,6 @@ pub(super) struct PushBody {
 enum OnConflict {
     Keep,
     Replace,
-}
-
-/// The result of a push.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Pushed)]
-pub(super) struct PushedView {
-    /// The job in the store.
-    id: String,
-    /// `new`, `existing` or `replaced`.
-    pushed: &'static str,
-    /// The replaced job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    old: Option<String>,
-}
-
-impl PushedView {
-    pub(super) fn new(pushed: PushResult) -> Self {
-        let (status, old) = match pushed {
-            PushResult::Existing(_) => ("existing", None),
-            PushResult::Replaced { old, .. } => ("replaced", Some(old.to_string())),
-            _ => ("new", None),
-        };
-        PushedView { id: pushed.id().to_string(), pushed: status, old }
-    }
 }
 
 impl PushBody {
@@ -234,5 +211,5 @@ async fn push(
     }
     let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };
     let location = app.link(&format!("{PREFIX}/jobs/{}", pushed.id()));
-    Ok((status, [(header::LOCATION, location)], axum::Json(PushedView::new(pushed))).into_response())
+    Ok((status, [(header::LOCATION, location)], axum::Json(PushedView::from(pushed))).into_response())
 }

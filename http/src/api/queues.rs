@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -18,7 +18,7 @@ use crate::identity::{Identity, Operator};
 use crate::json::{self, Json, NoBody, PathParam, QueryParams};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use crate::views::QueueView;
+use crate::views::{ChangeResponse, ClearResponse, QueueList, QueueView};
 use duly::Error;
 use duly::admin::Capacity;
 use duly::job::check_name;
@@ -44,24 +44,10 @@ impl FromStr for Name {
     }
 }
 
-/// All queues.
-#[derive(Serialize, ToSchema)]
-struct QueueList {
-    queues: Vec<QueueView>,
-}
-
-/// The result of a change.
-#[derive(Serialize, ToSchema)]
-struct ChangeResponse {
-    /// Whether the request changed anything.
-    changed: bool,
-}
-
 /// List queues with their job counts
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<QueueList>> {
-    let queues = app.duly.queues().counts().await?.iter().map(QueueView::new).collect();
-    Ok(axum::Json(QueueList { queues }))
+    Ok(axum::Json(QueueList::from(&app.duly.queues().counts().await?[..])))
 }
 
 /// Get a queue
@@ -74,7 +60,7 @@ async fn get(
 ) -> Result<(HeaderMap, axum::Json<QueueView>)> {
     let all = app.duly.queues().counts().await?;
     let one = all.iter().find(|counts| counts.queue == name).ok_or_else(|| Error::not_found("queue", name))?;
-    Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::new(one))))
+    Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::from(one))))
 }
 
 /// Pause a queue: its jobs are not claimed, and running jobs continue
@@ -89,7 +75,7 @@ async fn pause(
     let queues = app.queue_count_limit.reserve(&app.duly, &identity, [&*name]).await?;
     let changed = app.duly.queues().pause(&name).await?;
     queues.confirm();
-    Ok(axum::Json(ChangeResponse { changed }))
+    Ok(axum::Json(ChangeResponse::new(changed)))
 }
 
 /// Resume a queue
@@ -101,7 +87,7 @@ async fn resume(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<ChangeResponse>> {
-    Ok(axum::Json(ChangeResponse { changed: app.duly.queues().resume(&name).await? }))
+    Ok(axum::Json(ChangeResponse::new(app.duly.queues().resume(&name).await?)))
 }
 
 /// The capacity of a queue; an absent or null value means no limit.
@@ -146,7 +132,7 @@ async fn set_capacity(
     queues.confirm();
     // If a client pauses the queue at the same time, this tag is outdated, and a change with it fails.
     let tag = etag::for_queue(current.is_some_and(|queue| queue.paused), capacity);
-    Ok((etag::header(&tag), axum::Json(ChangeResponse { changed })))
+    Ok((etag::header(&tag), axum::Json(ChangeResponse::new(changed))))
 }
 
 /// Remove a queue without jobs, with its settings and statistics
@@ -168,16 +154,6 @@ struct ClearParams {
     confirm: String,
 }
 
-/// The number of removed jobs.
-#[derive(Serialize, ToSchema)]
-struct ClearResponse {
-    removed: u64,
-    /// The number of skipped jobs: running, or changed by another request.
-    skipped: u64,
-    /// More jobs may remain: clear the queue again.
-    has_more: bool,
-}
-
 /// Delete all jobs of a queue that are not running
 #[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues",
     params(("queue" = String, Path, description = "the name of the queue"), ClearParams),
@@ -197,9 +173,5 @@ async fn clear(
         let detail = "clearing takes longer than a request may; it continues, and the audit log shows its end";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", detail));
     };
-    Ok(axum::Json(ClearResponse {
-        removed: done.applied,
-        skipped: done.skipped_running + done.skipped_moving + done.skipped_changed,
-        has_more: done.has_more,
-    }))
+    Ok(axum::Json(ClearResponse::from(&done)))
 }

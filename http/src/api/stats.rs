@@ -13,12 +13,15 @@ use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Result;
 use crate::server::{App, AppState};
-use crate::views::{QueueView, rfc3339, unix_ms};
-use duly::admin::{Histogram, HistoryPoint, HistoryQuery};
+use crate::views::{HistoryView, QueueStats, QueueView, rfc3339, unix_ms};
+use duly::admin::HistoryQuery;
 use duly::bounds::HISTORY_MINUTES_MAX;
 
+/// The default number of minutes of the sums.
+const QUEUE_STATS_MINUTES: u32 = 5;
+
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
+    OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history)).routes(routes!(queues))
 }
 
 /// The totals of a store.
@@ -39,7 +42,7 @@ struct Stats {
 async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
     let counts = app.duly.queues().counts().await?;
     let oldest = counts.iter().filter_map(|queue| queue.oldest_ready).min();
-    let queues: Vec<QueueView> = counts.iter().map(QueueView::new).collect();
+    let queues: Vec<QueueView> = counts.iter().map(QueueView::from).collect();
     let nodes = app.duly.nodes().list().await?.iter().filter(|node| node.alive).count();
     let durability = app.duly.health().await?.durability;
     let sum = |of: fn(&QueueView) -> u64| queues.iter().map(of).sum();
@@ -72,48 +75,6 @@ struct HistoryParams {
     minutes: Option<u32>,
 }
 
-/// One minute of one queue.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Minute)]
-struct PointView {
-    minute: String,
-    minute_ms: i64,
-    queue: String,
-    pushed: u64,
-    done: u64,
-    retried: u64,
-    buried: u64,
-    released: u64,
-    /// Jobs taken back from dead nodes.
-    taken_back: u64,
-    /// Jobs that ended cancelled, whether they waited or ran.
-    cancelled: u64,
-    lateness: Quantiles,
-    duration: Quantiles,
-}
-
-/// Quantiles in milliseconds.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Quantiles {
-    p50_ms: Option<f64>,
-    p95_ms: Option<f64>,
-    p99_ms: Option<f64>,
-}
-
-impl Quantiles {
-    pub(super) fn new(histogram: &Histogram) -> Self {
-        let at = |q| histogram.quantile(q).map(|time| time.as_secs_f64() * 1e3);
-        Quantiles { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
-    }
-}
-
-/// The history, oldest first, without empty minutes.
-#[derive(Serialize, ToSchema)]
-#[schema(as = History)]
-struct HistoryView {
-    points: Vec<PointView>,
-}
-
 /// Get the history by minute
 #[utoipa::path(get, path = "/stats/history", tag = "stats", params(HistoryParams), responses((status = 200, body = HistoryView), Problems))]
 async fn history(
@@ -123,19 +84,27 @@ async fn history(
 ) -> Result<axum::Json<HistoryView>> {
     let minutes = positive("minutes", params.minutes, 60, HISTORY_MINUTES_MAX)?;
     let history = app.duly.queues().history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
-    let point = |point: HistoryPoint| PointView {
-        minute: rfc3339(point.minute),
-        minute_ms: unix_ms(point.minute),
-        queue: point.queue,
-        pushed: point.counters.pushed,
-        done: point.counters.done,
-        retried: point.counters.retried,
-        buried: point.counters.buried,
-        released: point.counters.released,
-        taken_back: point.counters.taken_back,
-        cancelled: point.counters.cancelled,
-        lateness: Quantiles::new(&point.counters.lateness),
-        duration: Quantiles::new(&point.counters.duration),
-    };
-    Ok(axum::Json(HistoryView { points: history.points.into_iter().map(point).collect() }))
+    Ok(axum::Json(HistoryView::from(history)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct QueueStatsParams {
+    /// Only this queue.
+    queue: Option<String>,
+    /// The number of minutes (5, at most 1,440), including the current one.
+    minutes: Option<u32>,
+}
+
+/// Get the sums of each queue over the last minutes
+#[utoipa::path(get, path = "/stats/queues", tag = "stats", params(QueueStatsParams), responses((status = 200, body = QueueStats), Problems))]
+async fn queues(
+    State(app): AppState,
+    _: Identity,
+    QueryParams(params): QueryParams<QueueStatsParams>,
+) -> Result<axum::Json<QueueStats>> {
+    let minutes = positive("minutes", params.minutes, QUEUE_STATS_MINUTES, HISTORY_MINUTES_MAX)?;
+    let history = app.duly.queues().history(HistoryQuery::last_minutes(minutes).queue(params.queue)).await?;
+    Ok(axum::Json(QueueStats::new(minutes, &history)))
 }

@@ -28,9 +28,14 @@ async fn error_points_at_the_wrong_field() {
     is_refused(&site.post("/api/v1/nodes", json!({"queues": []})).await, 422, "/queues");
     is_refused(&site.post("/api/v1/nodes", json!({"queues": ["a"], "lease_ms": 1})).await, 422, "/lease_ms");
     is_refused(&site.post("/api/v1/jobs/actions", json!({"action": "remove"})).await, 422, "/filter");
-    for path in
-        ["jobs?limit", "audit?limit", "cron/preview?pattern=@daily&limit", "stats/history?minutes", "stats/kinds?hours"]
-    {
+    for path in [
+        "jobs?limit",
+        "audit?limit",
+        "cron/preview?pattern=@daily&limit",
+        "stats/history?minutes",
+        "stats/queues?minutes",
+        "stats/kinds?hours",
+    ] {
         let name = path.rsplit(['?', '&']).next().expect("a name");
         is_refused(&site.get(&format!("/api/v1/{path}=0")).await, 422, name);
     }
