@@ -187,6 +187,24 @@ pub enum ConflictKind {
 }
 
 impl ConflictKind {
+    /// All variants.
+    pub const ALL: [ConflictKind; 14] = [
+        ConflictKind::Running,
+        ConflictKind::Moving,
+        ConflictKind::TakenOver,
+        ConflictKind::UniqueKeyTaken,
+        ConflictKind::Changed,
+        ConflictKind::Corrupted,
+        ConflictKind::LockLost,
+        ConflictKind::LeaseLost,
+        ConflictKind::Exists,
+        ConflictKind::LimitReached,
+        ConflictKind::InUse,
+        ConflictKind::Unresponsive,
+        ConflictKind::NoWorker,
+        ConflictKind::Refused,
+    ];
+
     /// Returns the stable word for this case, as in `conflict` over HTTP.
     #[must_use]
     pub fn as_str(self) -> &'static str {

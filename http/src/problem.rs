@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::openapi::ConflictName;
 use duly::{ConflictKind, Error};
 
 /// The number of requests that the store has failed since this process started.
@@ -59,9 +60,9 @@ pub(crate) struct ProblemBody<'a> {
     /// A stable code to decide by.
     code: &'a str,
     detail: &'a str,
-    /// The case of a `conflict`, to decide by: `running`, `moving`, `unique_key_taken`, `changed`, `lock_lost` and others.
+    /// The case of a `conflict`, to decide by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false, nullable = false)]
+    #[schema(required = false, nullable = false, value_type = ConflictName)]
     conflict: Option<&'static str>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     #[schema(required = false)]

@@ -30,6 +30,7 @@ pub use self::queues::{QueueList, QueueView};
 pub use self::stats::{HistoryView, PointView, Quantiles, QueueStats, QueueStatsView};
 use super::identity::Identity;
 use super::json;
+use super::openapi::{JobStateName, PriorityName, UniqueScopeName, WhyName};
 use duly::admin::{DeadGroup, JobPage, Why};
 use duly::job::{Failure, HeldJob, JobProgress, LogLine};
 use duly::{Job, JobRecord};
@@ -70,18 +71,21 @@ pub(crate) fn raw_json(text: &str) -> Box<RawValue> {
 #[schema(as = Job)]
 pub struct JobView {
     /// The id: a UUID.
+    #[schema(format = "uuid")]
     pub id: String,
     /// The queue.
     pub queue: String,
     /// Selects the handler.
     pub kind: String,
     /// `scheduled`, `ready`, `running`, `done`, `dead` or `cancelled`.
+    #[schema(value_type = JobStateName)]
     pub state: String,
     /// The args of the handler. Absent for roles below operator.
     #[serde(default, deserialize_with = "json::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub args: Option<Box<RawValue>>,
     /// `low`, `normal`, `high` or `critical`.
+    #[schema(value_type = PriorityName)]
     pub priority: String,
     /// The time from which it can be claimed.
     pub due: String,
@@ -117,6 +121,7 @@ pub struct JobView {
     pub unique: Option<String>,
     /// The jobs of the queue that cannot have the same unique key: those of the same `kind`, or of the whole `queue`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<UniqueScopeName>)]
     pub unique_scope: Option<String>,
     /// Words to find the job by.
     pub tags: Vec<String>,
@@ -299,6 +304,7 @@ impl From<JobPage> for JobList {
 #[schema(as = Why)]
 pub struct WhyView {
     /// A stable code.
+    #[schema(value_type = WhyName)]
     pub why: String,
     /// The reason as one sentence.
     pub text: String,
@@ -369,11 +375,13 @@ impl From<Vec<DeadGroup>> for Groups {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClaimedJob)]
 pub(crate) struct HeldView {
+    #[schema(format = "uuid")]
     id: String,
     queue: String,
     kind: String,
     #[schema(value_type = serde_json::Value)]
     args: Box<RawValue>,
+    #[schema(value_type = PriorityName)]
     priority: &'static str,
     /// Grows with every claim: pass it to the resources that the job changes, and send it with the settle.
     fence: u64,

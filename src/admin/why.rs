@@ -156,6 +156,26 @@ pub enum Why {
 }
 
 impl Why {
+    /// The names of all causes, as [`Why::code`] returns them.
+    pub const CODES: [&'static str; 16] = [
+        "not_found",
+        "done",
+        "cancelled",
+        "dead",
+        "unique_holder",
+        "held",
+        "backing_off",
+        "suspect",
+        "due_later",
+        "moving",
+        "paused",
+        "no_node",
+        "quiet",
+        "unknown_kind",
+        "slots_busy",
+        "next",
+    ];
+
     /// Returns the stable name of the cause.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -69,6 +69,9 @@ pub enum UniqueScope {
 }
 
 impl UniqueScope {
+    /// All variants.
+    pub const ALL: [UniqueScope; 2] = [UniqueScope::Kind, UniqueScope::Queue];
+
     /// Returns the scope in one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -89,7 +89,7 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
 /// Start a bulk action
 ///
 /// With `dry_run`, only counts the jobs. Otherwise returns the operation, and its URL in `Location`.
-#[utoipa::path(post, path = "/jobs/actions", tag = "jobs", request_body = ActionBody,
+#[utoipa::path(post, path = "/jobs/actions", tag = "jobs", operation_id = "startBulkAction", request_body = ActionBody,
     responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
               (status = 202, body = Operation, description = "started"), Problems))]
 async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): Json<ActionBody>) -> Result<Response> {
@@ -145,8 +145,8 @@ pub(crate) fn without_commands(app: &App, mut filter: Filter) -> Filter {
 }
 
 /// Get the progress of a bulk action
-#[utoipa::path(get, path = "/operations/{id}", tag = "jobs", params(("id" = String, Path, description = "the id of the operation")),
-    responses((status = 200, body = Operation), Problems))]
+#[utoipa::path(get, path = "/operations/{id}", tag = "jobs", operation_id = "getOperation", params(("id" = String, Path, description = "the id of the operation")),
+    responses((status = 200, description = "the operation", body = Operation), Problems))]
 async fn get(State(app): AppState, _: Identity, PathParam(Name(id)): PathParam<Name>) -> Result<axum::Json<Operation>> {
     let found = app.operations.all().iter().find(|operation| operation.id == id).cloned();
     Ok(axum::Json(found.ok_or_else(|| Error::not_found("operation", id))?))

@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 use super::{Problems, next_link, page_size};
 use crate::identity::Operator;
 use crate::json::QueryParams;
+use crate::openapi::AuditOutcomeName;
 use crate::problem::Result;
 use crate::server::{App, AppState};
 use crate::views::{rfc3339, unix_ms};
@@ -51,8 +52,7 @@ struct EntryView {
     /// The number of changed things.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
-    /// `done`, `refused` for want of rights, `started` if another entry follows at its end, or `unknown` if it may have
-    /// been carried out.
+    #[schema(value_type = AuditOutcomeName)]
     outcome: &'static str,
     /// The address of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ struct AuditEntries {
 }
 
 /// List administrative actions, newest first: the last 1,000 of each actor
-#[utoipa::path(get, path = "/audit", tag = "audit", params(AuditListParams), responses((status = 200, body = AuditEntries), Problems))]
+#[utoipa::path(get, path = "/audit", tag = "audit", operation_id = "listAuditEntries", params(AuditListParams), responses((status = 200, description = "a page of entries", body = AuditEntries), Problems))]
 async fn list(
     State(app): AppState,
     _: Operator,

@@ -42,10 +42,10 @@ struct BulkPushResponse {
 ///
 /// A JSON list, or one JSON object per line as `application/x-ndjson`: at most 10,000 jobs and 64 MiB, all or none per
 /// queue.
-#[utoipa::path(post, path = "/jobs/bulk", tag = "jobs",
+#[utoipa::path(post, path = "/jobs/bulk", tag = "jobs", operation_id = "pushJobs",
     request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
     params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the jobs once")),
-    responses((status = 200, body = BulkPushResponse), Problems))]
+    responses((status = 200, description = "all jobs are stored; some may have existed already", body = BulkPushResponse), Problems))]
 async fn push_all(
     State(app): AppState,
     Pusher(identity): Pusher,

@@ -47,8 +47,8 @@ struct CallBody {
 }
 
 /// Call a method
-#[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
-    params(("method" = String, Path, description = "the method")), responses((status = 200, body = CallReplies), Problems))]
+#[utoipa::path(post, path = "/calls/{method}", tag = "calls", operation_id = "callMethod", request_body = Option<CallBody>,
+    params(("method" = String, Path, description = "the method")), responses((status = 200, description = "the replies", body = CallReplies), Problems))]
 async fn call(
     State(app): AppState,
     identity: Identity,

@@ -18,6 +18,7 @@ use super::{PreconditionFailed, Problems, positive};
 use crate::etag::{self, IfMatch};
 use crate::identity::{Identity, Operator};
 use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
+use crate::openapi::{OverlapName, PriorityName};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::{Preview, PushedView, RuleView, Rules, TICKS};
@@ -54,23 +55,25 @@ struct RuleBody {
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
     queue: Option<String>,
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<PriorityName>)]
     priority: Option<Priority>,
     max_attempts: Option<u32>,
     timeout_ms: Option<u64>,
     keep_ms: Option<u64>,
     #[serde(default)]
     tags: Vec<String>,
-    /// The policy for ticks that no worker fired in time: `skip`, `once` (the default), or `all`.
+    /// The policy for ticks that no worker fired in time: `skip` them, fire the newest `once` (the default), or fire
+    /// `all` or `all:N` of the newest.
+    #[schema(pattern = "^(skip|once|all(:[1-9][0-9]{0,3})?)$")]
     missed: Option<String>,
-    /// The policy for a tick while an earlier job is unfinished: `allow` (the default), `skip`, `queue` or `replace`.
+    #[schema(value_type = Option<OverlapName>)]
     overlap: Option<String>,
     /// The most milliseconds by which a job is due after its tick, at random.
     jitter_ms: Option<u64>,
 }
 
 /// List rules
-#[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
+#[utoipa::path(get, path = "/cron", tag = "cron", operation_id = "listCronRules", responses((status = 200, description = "all rules, by name", body = Rules), Problems))]
 async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rules>> {
     let (records, now) = (app.duly.crons().list().await?, app.duly.now());
     let rules = records.iter().map(|record| RuleView::for_identity(record, now, &identity)).collect();
@@ -78,8 +81,8 @@ async fn list(State(app): AppState, identity: Identity) -> Result<axum::Json<Rul
 }
 
 /// Get a rule
-#[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
-    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "the version of the rule, for If-Match"))), Problems))]
+#[utoipa::path(get, path = "/cron/{name}", tag = "cron", operation_id = "getCronRule", params(("name" = String, Path, description = "the name of the rule")),
+    responses((status = 200, description = "the rule", body = RuleView, headers(("ETag" = String, description = "the version of the rule, for If-Match"))), Problems))]
 async fn get(
     State(app): AppState,
     identity: Identity,
@@ -93,10 +96,10 @@ async fn get(
 ///
 /// Saving the same rule again is a no-op; a different rule with the same name replaces it. With `If-Match`, a rule
 /// that has changed since gives a 412 with the code `changed`.
-#[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
+#[utoipa::path(put, path = "/cron/{name}", tag = "cron", operation_id = "saveCronRule", request_body = RuleBody,
     params(("name" = String, Path, description = "the name of the rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule to change")),
-    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "the new version of the rule, for If-Match"))), Problems, PreconditionFailed))]
+    responses((status = 200, description = "the stored rule", body = RuleView, headers(("ETag" = String, description = "the new version of the rule, for If-Match"))), Problems, PreconditionFailed))]
 async fn put(
     State(app): AppState,
     Operator(identity): Operator,
@@ -142,7 +145,7 @@ impl RuleBody {
 }
 
 /// Delete a rule; its jobs stay
-#[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
+#[utoipa::path(delete, path = "/cron/{name}", tag = "cron", operation_id = "deleteCronRule", params(("name" = String, Path, description = "the name of the rule")),
     responses((status = 204, description = "the rule is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.crons().remove(&name).await?;
@@ -150,8 +153,8 @@ async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathPa
 }
 
 /// Pause a rule
-#[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
-    responses((status = 200, body = RuleView), Problems))]
+#[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", operation_id = "pauseCronRule", params(("name" = String, Path, description = "the name of the rule")),
+    responses((status = 200, description = "the paused rule", body = RuleView), Problems))]
 async fn pause(
     State(app): AppState,
     Operator(identity): Operator,
@@ -174,8 +177,8 @@ pub(crate) async fn check_command_rule(app: &App, name: &str) -> Result<Option<C
 }
 
 /// Resume a paused rule
-#[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "the name of the rule")),
-    responses((status = 200, body = RuleView), Problems))]
+#[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", operation_id = "resumeCronRule", params(("name" = String, Path, description = "the name of the rule")),
+    responses((status = 200, description = "the resumed rule", body = RuleView), Problems))]
 async fn resume(
     State(app): AppState,
     Operator(identity): Operator,
@@ -190,10 +193,10 @@ async fn resume(
 /// Push the job of a rule now
 ///
 /// Safe to repeat with the same `Idempotency-Key`.
-#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
+#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron", operation_id = "triggerCronRule",
     params(("name" = String, Path, description = "the name of the rule"),
         ("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once")),
-    responses((status = 200, body = PushedView), Problems))]
+    responses((status = 200, description = "the pushed job", body = PushedView), Problems))]
 async fn trigger(
     State(app): AppState,
     _: Operator,
@@ -224,7 +227,7 @@ struct PreviewParams {
 }
 
 /// Preview the next ticks of a pattern
-#[utoipa::path(get, path = "/cron/preview", tag = "cron", params(PreviewParams), responses((status = 200, body = Preview), Problems))]
+#[utoipa::path(get, path = "/cron/preview", tag = "cron", operation_id = "previewCronPattern", params(PreviewParams), responses((status = 200, description = "the pattern in plain English, and its next ticks", body = Preview), Problems))]
 async fn preview(
     State(app): AppState,
     _: Identity,

@@ -28,7 +28,7 @@ struct GroupParams {
 }
 
 /// List dead jobs by kind and error
-#[utoipa::path(get, path = "/dead", tag = "jobs", params(GroupParams), responses((status = 200, body = Groups), Problems))]
+#[utoipa::path(get, path = "/dead", tag = "jobs", operation_id = "listDeadGroups", params(GroupParams), responses((status = 200, description = "all groups, largest first", body = Groups), Problems))]
 async fn groups(
     State(app): AppState,
     _: Identity,

@@ -233,9 +233,9 @@ struct EventParams {
 /// `Last-Event-ID`, the stream starts with the changes since then, or with all queues if they are unknown. A slow
 /// client also receives all queues again. The stream ends after an hour: reconnect. One client may use at most an
 /// eighth of the server's connections for streams and waits.
-#[utoipa::path(get, path = "/events", tag = "events",
+#[utoipa::path(get, path = "/events", tag = "events", operation_id = "streamEvents",
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "continue after this event")),
-    responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
+    responses((status = 200, description = "the stream", content_type = "text/event-stream", body = String), Problems))]
 async fn events(
     State(app): AppState,
     identity: Identity,

@@ -15,6 +15,7 @@ use super::{Problems, next_link, page_size};
 use crate::audit::AuditNote;
 use crate::identity::{Identity, Operator};
 use crate::json::{JobParam, Json, NoBody, QueryParams};
+use crate::openapi::PriorityName;
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::{CancelResponse, JobList, JobView, WhyView};
@@ -46,7 +47,7 @@ struct JobListParams {
 }
 
 /// List jobs
-#[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobListParams), responses((status = 200, body = JobList), Problems))]
+#[utoipa::path(get, path = "/jobs", tag = "jobs", operation_id = "listJobs", params(JobListParams), responses((status = 200, description = "a page of jobs", body = JobList), Problems))]
 async fn list(
     State(app): AppState,
     identity: Identity,
@@ -89,8 +90,8 @@ pub(crate) async fn check_command_job(app: &App, id: JobId) -> Result<()> {
 }
 
 /// Get a job with its history
-#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 200, body = JobView), Problems))]
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", operation_id = "getJob", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 200, description = "the job", body = JobView), Problems))]
 async fn get(State(app): AppState, identity: Identity, JobParam(id): JobParam) -> Result<axum::Json<JobView>> {
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
@@ -102,7 +103,7 @@ struct EditBody {
     /// The new args.
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<PriorityName>)]
     priority: Option<Priority>,
     /// The new due time, in RFC 3339.
     due: Option<String>,
@@ -113,8 +114,8 @@ struct EditBody {
 }
 
 /// Edit a job that is not running: its args, its priority, its due time
-#[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = EditBody,
-    params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
+#[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", operation_id = "editJob", request_body = EditBody,
+    params(("id" = String, Path, description = "the job's id")), responses((status = 200, description = "the changed job", body = JobView), Problems))]
 async fn edit(
     State(app): AppState,
     Operator(identity): Operator,
@@ -141,8 +142,8 @@ async fn edit(
 }
 
 /// Explain why a job is not running
-#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
-    responses((status = 200, body = WhyView), Problems))]
+#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", operation_id = "explainJob", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 200, description = "the reason", body = WhyView), Problems))]
 async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Result<axum::Json<WhyView>> {
     match app.duly.jobs().why(id).await? {
         Why::NotFound => Err(Error::not_found("job", id).into()),
@@ -151,7 +152,7 @@ async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Resul
 }
 
 /// Delete a job that is not running
-#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", operation_id = "deleteJob", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "the job is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, JobParam(id): JobParam) -> Result<StatusCode> {
     app.duly.jobs().remove(id).await?;
@@ -159,7 +160,7 @@ async fn remove(State(app): AppState, _: Operator, JobParam(id): JobParam) -> Re
 }
 
 /// Run a job now; a dead job starts over
-#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", operation_id = "retryJob", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "the job is due now"), Problems))]
 async fn retry(State(app): AppState, _: Operator, JobParam(id): JobParam, _: NoBody) -> Result<StatusCode> {
     check_command_job(&app, id).await?;
@@ -180,7 +181,7 @@ struct RescheduleBody {
 }
 
 /// Reschedule a job that is not running
-#[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", request_body = RescheduleBody,
+#[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", operation_id = "rescheduleJob", request_body = RescheduleBody,
     params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "the job is due at that time"), Problems))]
 async fn reschedule(
@@ -199,7 +200,7 @@ async fn reschedule(
 ///
 /// A job that waits ends at once. A running one is marked, and its handler notified: it ends cancelled unless it still
 /// succeeds, even if its node dies.
-#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", operation_id = "cancelJob", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = CancelResponse, description = "the job has ended"),
               (status = 202, body = CancelResponse, description = "the job is running, and ends with its attempt"), Problems))]
 async fn cancel(

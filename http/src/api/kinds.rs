@@ -65,7 +65,7 @@ pub(crate) fn totals_by_kind(points: Vec<KindStats>) -> BTreeMap<String, StatCou
 ///
 /// Attempts appear a few seconds after they end. At most 200 kinds are counted separately in an hour; the rest is
 /// `(other)`.
-#[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
+#[utoipa::path(get, path = "/stats/kinds", tag = "stats", operation_id = "getKindStats", params(KindParams), responses((status = 200, description = "all kinds, by name", body = KindsView), Problems))]
 async fn kinds(
     State(app): AppState,
     _: Identity,

@@ -51,7 +51,7 @@ struct LockListParams {
 }
 
 /// List held locks
-#[utoipa::path(get, path = "/locks", tag = "locks", params(LockListParams), responses((status = 200, body = LockList), Problems))]
+#[utoipa::path(get, path = "/locks", tag = "locks", operation_id = "listLocks", params(LockListParams), responses((status = 200, description = "a page of holds", body = LockList), Problems))]
 async fn list(
     State(app): AppState,
     identity: Identity,
@@ -63,8 +63,8 @@ async fn list(
 }
 
 /// List the holders of a lock
-#[utoipa::path(get, path = "/locks/{name}", tag = "locks", params(("name" = String, Path, description = "the name of the lock")),
-    responses((status = 200, body = LockList), Problems))]
+#[utoipa::path(get, path = "/locks/{name}", tag = "locks", operation_id = "listLockHolders", params(("name" = String, Path, description = "the name of the lock")),
+    responses((status = 200, description = "the holders, one for each slot in use", body = LockList), Problems))]
 async fn get(
     State(app): AppState,
     identity: Identity,
@@ -105,9 +105,9 @@ struct HoldView {
 ///
 /// The hold expires after its time: extend it with PATCH well before that, and release it with DELETE. A client may hold
 /// 1,000 locks at a time; beyond that it gets a 429.
-#[utoipa::path(put, path = "/locks/{name}", tag = "locks", request_body = Option<AcquireBody>,
+#[utoipa::path(put, path = "/locks/{name}", tag = "locks", operation_id = "acquireLock", request_body = Option<AcquireBody>,
     params(("name" = String, Path, description = "the name of the lock")),
-    responses((status = 200, body = HoldView), Problems))]
+    responses((status = 200, description = "the lock is held", body = HoldView), Problems))]
 async fn acquire(
     State(app): AppState,
     Pusher(identity): Pusher,
@@ -161,7 +161,7 @@ fn not_held(name: &str) -> Problem {
 }
 
 /// Extend a hold
-#[utoipa::path(patch, path = "/locks/{name}", tag = "locks", request_body = ExtendBody,
+#[utoipa::path(patch, path = "/locks/{name}", tag = "locks", operation_id = "extendLock", request_body = ExtendBody,
     params(("name" = String, Path, description = "the name of the lock")), responses((status = 204, description = "the hold is extended"), Problems))]
 async fn extend(
     State(app): AppState,
@@ -200,7 +200,7 @@ struct ReleaseParams {
 }
 
 /// Release a lock
-#[utoipa::path(delete, path = "/locks/{name}", tag = "locks",
+#[utoipa::path(delete, path = "/locks/{name}", tag = "locks", operation_id = "releaseLock",
     params(("name" = String, Path, description = "the name of the lock"), ReleaseParams),
     responses((status = 204, description = "the lock is released"), Problems))]
 async fn release(
@@ -242,8 +242,8 @@ pub(crate) async fn break_holds(app: &App, name: &str, owner: Option<LockOwner>)
 }
 
 /// Break a lock: end one hold, or all its holds
-#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", request_body = Option<BreakBody>, params(("name" = String, Path, description = "the name of the lock")),
-    responses((status = 200, body = BreakResponse), Problems))]
+#[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", operation_id = "breakLock", request_body = Option<BreakBody>, params(("name" = String, Path, description = "the name of the lock")),
+    responses((status = 200, description = "the number of ended holds", body = BreakResponse), Problems))]
 async fn break_lock(
     State(app): AppState,
     _: Operator,

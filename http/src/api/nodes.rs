@@ -24,7 +24,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 /// List nodes
-#[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
+#[utoipa::path(get, path = "/nodes", tag = "nodes", operation_id = "listNodes", responses((status = 200, description = "all nodes", body = NodeList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<NodeList>> {
     Ok(axum::Json(NodeList::from(app.duly.nodes().list().await?)))
 }
@@ -44,7 +44,7 @@ impl Default for QuietBody {
 }
 
 /// Make a node quiet: it claims no more jobs, and running jobs continue
-#[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", request_body = Option<QuietBody>,
+#[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", operation_id = "quietNode", request_body = Option<QuietBody>,
     params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "the node has been notified"), Problems))]
 async fn quiet(
@@ -57,7 +57,7 @@ async fn quiet(
 }
 
 /// Stop a node, as a signal would
-#[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
+#[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", operation_id = "stopNode", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "the node has been notified"), Problems))]
 async fn stop(State(app): AppState, _: Operator, PathParam(id): PathParam<NodeId>, _: NoBody) -> Result<StatusCode> {
     send_command(&app, id, "duly.stop", &serde_json::Value::Null).await

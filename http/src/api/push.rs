@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use super::{PREFIX, Problems};
 use crate::identity::Pusher;
 use crate::json::{IdempotencyKey, Json, KeyedIds};
+use crate::openapi::{PriorityName, UniqueScopeName};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
 use crate::views::PushedView;
@@ -50,12 +51,12 @@ pub(super) struct PushBody {
     due_ms: Option<i64>,
     /// The delay by the store's clock, in milliseconds.
     after_ms: Option<u64>,
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<PriorityName>)]
     priority: Option<Priority>,
     /// At most one unfinished job of the same kind and queue has this key.
     unique: Option<String>,
     /// Whether the key is unique among the jobs of the same `kind` (the default) or of the whole `queue`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<UniqueScopeName>)]
     unique_scope: Option<UniqueScope>,
     /// The policy for an existing job with the same key: `keep` it (the default), or `replace` it if it is waiting.
     on_conflict: Option<OnConflict>,
@@ -189,7 +190,7 @@ fn parse_time(text: &str) -> Result<SystemTime> {
 /// Push a job
 ///
 /// The response confirms that the job is stored. Safe to repeat with the same `Idempotency-Key` or `id`.
-#[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = PushBody,
+#[utoipa::path(post, path = "/jobs", tag = "jobs", operation_id = "pushJob", request_body = PushBody,
     params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once")),
     responses((status = 201, body = PushedView, description = "the job is stored"),
               (status = 200, body = PushedView, description = "the job existed already; nothing was changed"), Problems))]

@@ -45,14 +45,14 @@ impl FromStr for Name {
 }
 
 /// List queues with their job counts
-#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList), Problems))]
+#[utoipa::path(get, path = "/queues", tag = "queues", operation_id = "listQueues", responses((status = 200, description = "all queues, by name", body = QueueList), Problems))]
 async fn list(State(app): AppState, _: Identity) -> Result<axum::Json<QueueList>> {
     Ok(axum::Json(QueueList::from(&app.duly.queues().counts().await?[..])))
 }
 
 /// Get a queue
-#[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "the name of the queue")),
-    responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the version of its settings, for If-Match"))), Problems))]
+#[utoipa::path(get, path = "/queues/{queue}", tag = "queues", operation_id = "getQueue", params(("queue" = String, Path, description = "the name of the queue")),
+    responses((status = 200, description = "the queue", body = QueueView, headers(("ETag" = String, description = "the version of its settings, for If-Match"))), Problems))]
 async fn get(
     State(app): AppState,
     _: Identity,
@@ -64,8 +64,8 @@ async fn get(
 }
 
 /// Pause a queue: its jobs are not claimed, and running jobs continue
-#[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues",
-    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, body = ChangeResponse), Problems))]
+#[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues", operation_id = "pauseQueue",
+    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, description = "the queue is paused", body = ChangeResponse), Problems))]
 async fn pause(
     State(app): AppState,
     Operator(identity): Operator,
@@ -79,8 +79,8 @@ async fn pause(
 }
 
 /// Resume a queue
-#[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues",
-    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, body = ChangeResponse), Problems))]
+#[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues", operation_id = "resumeQueue",
+    params(("queue" = String, Path, description = "the name of the queue")), responses((status = 200, description = "the queue is not paused", body = ChangeResponse), Problems))]
 async fn resume(
     State(app): AppState,
     _: Operator,
@@ -108,10 +108,10 @@ struct CapacityBody {
 ///
 /// With `If-Match`, settings that have changed since give a 412 with the code `changed`. The check precedes the change
 /// and is not atomic with it: two requests at the same moment may both succeed.
-#[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = CapacityBody,
+#[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", operation_id = "setQueueCapacity", request_body = CapacityBody,
     params(("queue" = String, Path, description = "the name of the queue"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the settings to change")),
-    responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new version of its settings, for If-Match"))), Problems, PreconditionFailed))]
+    responses((status = 200, description = "the capacity is set", body = ChangeResponse, headers(("ETag" = String, description = "the new version of its settings, for If-Match"))), Problems, PreconditionFailed))]
 async fn set_capacity(
     State(app): AppState,
     Operator(identity): Operator,
@@ -139,7 +139,7 @@ async fn set_capacity(
 ///
 /// A queue with jobs, cron rules or a worker gives a 409. A later push creates the queue again. The ids of its jobs are
 /// forgotten: a push repeated with one of them, or with its `Idempotency-Key`, is a new job.
-#[utoipa::path(delete, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "the name of the queue")),
+#[utoipa::path(delete, path = "/queues/{queue}", tag = "queues", operation_id = "deleteQueue", params(("queue" = String, Path, description = "the name of the queue")),
     responses((status = 204, description = "the queue is removed"), Problems))]
 async fn remove(State(app): AppState, _: Operator, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.queues().remove(&name).await?;
@@ -155,9 +155,9 @@ struct ClearParams {
 }
 
 /// Delete all jobs of a queue that are not running
-#[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues",
+#[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues", operation_id = "clearQueue",
     params(("queue" = String, Path, description = "the name of the queue"), ClearParams),
-    responses((status = 200, body = ClearResponse), Problems))]
+    responses((status = 200, description = "the number of deleted jobs", body = ClearResponse), Problems))]
 async fn clear(
     State(app): AppState,
     _: Operator,

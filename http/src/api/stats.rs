@@ -38,7 +38,7 @@ struct Stats {
 }
 
 /// Get the totals of the store
-#[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
+#[utoipa::path(get, path = "/stats", tag = "stats", operation_id = "getStats", responses((status = 200, description = "the totals", body = Stats), Problems))]
 async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
     let counts = app.duly.queues().counts().await?;
     let oldest = counts.iter().filter_map(|queue| queue.oldest_ready).min();
@@ -76,7 +76,7 @@ struct HistoryParams {
 }
 
 /// Get the history by minute
-#[utoipa::path(get, path = "/stats/history", tag = "stats", params(HistoryParams), responses((status = 200, body = HistoryView), Problems))]
+#[utoipa::path(get, path = "/stats/history", tag = "stats", operation_id = "getHistory", params(HistoryParams), responses((status = 200, description = "the history", body = HistoryView), Problems))]
 async fn history(
     State(app): AppState,
     _: Identity,
@@ -98,7 +98,7 @@ struct QueueStatsParams {
 }
 
 /// Get the sums of each queue over the last minutes
-#[utoipa::path(get, path = "/stats/queues", tag = "stats", params(QueueStatsParams), responses((status = 200, body = QueueStats), Problems))]
+#[utoipa::path(get, path = "/stats/queues", tag = "stats", operation_id = "getQueueStats", params(QueueStatsParams), responses((status = 200, description = "the sums of each queue", body = QueueStats), Problems))]
 async fn queues(
     State(app): AppState,
     _: Identity,

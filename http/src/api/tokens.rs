@@ -25,7 +25,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 /// List tokens that have not expired, without their secrets
-#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = Tokens), Problems))]
+#[utoipa::path(get, path = "/tokens", tag = "tokens", operation_id = "listTokens", responses((status = 200, description = "all tokens", body = Tokens), Problems))]
 async fn list(State(app): AppState, _: Admin) -> Result<axum::Json<Tokens>> {
     Ok(axum::Json(Tokens::from(&app.duly.tokens().list().await?[..])))
 }
@@ -43,7 +43,7 @@ struct CreateTokenBody {
 }
 
 /// Create a token
-#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = CreateTokenBody, responses((status = 201, body = CreatedToken), Problems))]
+#[utoipa::path(post, path = "/tokens", tag = "tokens", operation_id = "createToken", request_body = CreateTokenBody, responses((status = 201, description = "the token, with its secret", body = CreatedToken), Problems))]
 async fn create(
     State(app): AppState,
     _: Admin,
@@ -59,7 +59,7 @@ async fn create(
 }
 
 /// Remove a token: it is refused from now on
-#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "the name of the token")),
+#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", operation_id = "deleteToken", params(("name" = String, Path, description = "the name of the token")),
     responses((status = 204, description = "the token is removed"), Problems))]
 async fn remove(State(app): AppState, _: Admin, PathParam(Name(name)): PathParam<Name>) -> Result<StatusCode> {
     app.duly.tokens().remove(&name).await?;

@@ -46,9 +46,9 @@ struct WaitParams {
 /// Returns the job in its state at that time; 404 for a done job that is not kept. With `Accept: text/event-stream`,
 /// returns server-sent events: `job` with the current state, then `job` when it has ended, or `gone` if it is no
 /// longer stored. One client may use at most an eighth of the server's connections for streams and waits.
-#[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
+#[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs", operation_id = "waitForJob",
     params(("id" = String, Path, description = "the job's id"), WaitParams),
-    responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
+    responses((status = 200, description = "the job, as it was when it ended or the wait timed out", content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
 async fn wait(
     State(app): AppState,
     identity: Identity,

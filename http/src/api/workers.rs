@@ -60,7 +60,7 @@ struct JoinResponse {
 /// Join as a worker
 ///
 /// Only the client that has joined and operators can use the node; other clients get a 404.
-#[utoipa::path(post, path = "/nodes", tag = "workers", request_body = JoinBody, responses((status = 201, body = JoinResponse), Problems))]
+#[utoipa::path(post, path = "/nodes", tag = "workers", operation_id = "joinWorker", request_body = JoinBody, responses((status = 201, description = "the worker has joined", body = JoinResponse), Problems))]
 async fn join(
     State(app): AppState,
     Pusher(identity): Pusher,
@@ -94,7 +94,7 @@ fn find_node(app: &App, id: NodeId, identity: &Identity, note: &AuditNote) -> Re
 }
 
 /// Leave: other workers get the held jobs at once
-#[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
+#[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", operation_id = "leaveWorker", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "the node has left"), Problems))]
 async fn leave(
     State(app): AppState,
@@ -127,8 +127,8 @@ struct ClaimResponse {
 /// Claim jobs
 ///
 /// Waits for a job, and returns an empty list after the timeout. A claim counts as a heartbeat.
-#[utoipa::path(post, path = "/nodes/{id}/claim", tag = "workers", request_body = Option<ClaimBody>,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = ClaimResponse), Problems))]
+#[utoipa::path(post, path = "/nodes/{id}/claim", tag = "workers", operation_id = "claimJobs", request_body = Option<ClaimBody>,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, description = "the claimed jobs; none if the wait timed out", body = ClaimResponse), Problems))]
 async fn claim(
     State(app): AppState,
     Pusher(identity): Pusher,
@@ -165,8 +165,8 @@ struct HeartbeatResponse {
 }
 
 /// Send a heartbeat: the worker keeps its jobs for another lease
-#[utoipa::path(post, path = "/nodes/{id}/heartbeat", tag = "workers", request_body = Option<HeartbeatBody>,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = HeartbeatResponse), Problems))]
+#[utoipa::path(post, path = "/nodes/{id}/heartbeat", tag = "workers", operation_id = "sendHeartbeat", request_body = Option<HeartbeatBody>,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, description = "what the worker must do", body = HeartbeatResponse), Problems))]
 async fn heartbeat(
     State(app): AppState,
     Pusher(identity): Pusher,
@@ -243,8 +243,8 @@ struct SettleResponse {
 /// Record how attempts ended
 ///
 /// Safe to repeat if no response arrived: recorded jobs are not reported as lost.
-#[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", request_body = SettleBody,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = SettleResponse), Problems))]
+#[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", operation_id = "settleJobs", request_body = SettleBody,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, description = "the outcomes are recorded, except for lost jobs", body = SettleResponse), Problems))]
 async fn settle(
     State(app): AppState,
     Pusher(identity): Pusher,
@@ -281,7 +281,7 @@ struct ProgressBody {
 }
 
 /// Report the progress of a job
-#[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", request_body = ProgressBody,
+#[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", operation_id = "reportProgress", request_body = ProgressBody,
     params(("id" = String, Path, description = "the node's id")),
     responses((status = 200, body = SettleResponse, description = "`lost` lists the job if another node has it now"), Problems))]
 async fn progress(

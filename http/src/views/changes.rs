@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::openapi::{JobStateName, OperationStateName, PushedName};
 use duly::PushResult;
 use duly::State;
 use duly::admin::{BulkCount, BulkReport, CancelResult};
@@ -13,8 +14,10 @@ use duly::admin::{BulkCount, BulkReport, CancelResult};
 #[schema(as = Pushed)]
 pub struct PushedView {
     /// The job in the store.
+    #[schema(format = "uuid")]
     pub id: String,
     /// `new`, `existing` or `replaced`.
+    #[schema(value_type = PushedName)]
     pub pushed: String,
     /// The replaced job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,6 +139,7 @@ pub struct Operation {
     /// The jobs it applies to.
     pub filter: String,
     /// `running`, `done` or `failed`.
+    #[schema(value_type = OperationStateName)]
     pub state: String,
     /// The number of jobs that match, so far.
     pub matching: u64,
@@ -191,6 +195,7 @@ impl Operation {
 #[non_exhaustive]
 pub struct CancelResponse {
     /// `cancelled`, or `running` until its attempt ends. `done` or `dead` if it had ended before.
+    #[schema(value_type = JobStateName)]
     pub state: String,
     /// The node that runs it.
     #[serde(skip_serializing_if = "Option::is_none")]

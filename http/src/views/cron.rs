@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::{millis, raw_json, rfc3339, unix_ms};
 use crate::identity::Identity;
 use crate::json;
+use crate::openapi::{OverlapName, PriorityName};
 use duly::cron::{CronRecord, Schedule};
 
 /// The number of next ticks of a rule.
@@ -36,6 +37,7 @@ pub struct RuleView {
     #[schema(value_type = Option<serde_json::Value>)]
     pub args: Option<Box<RawValue>>,
     /// The priority of its jobs.
+    #[schema(value_type = PriorityName)]
     pub priority: String,
     /// The number of failed attempts after which a job is dead.
     pub max_attempts: u32,
@@ -47,8 +49,10 @@ pub struct RuleView {
     /// Words to find its jobs by.
     pub tags: Vec<String>,
     /// The policy for ticks that no worker fired in time: `skip`, `once`, or `all:N`.
+    #[schema(pattern = "^(skip|once|all:[1-9][0-9]{0,3})$")]
     pub missed: String,
     /// The policy for a tick while an earlier job is unfinished: `allow`, `skip`, `queue` or `replace`.
+    #[schema(value_type = OverlapName)]
     pub overlap: String,
     /// The most milliseconds by which a job is due after its tick.
     pub jitter_ms: u64,
