@@ -10,6 +10,7 @@ pub use crate::cron::plan::{MISSED_AFTER, MISSED_TICKS_MAX};
 pub use crate::cron::rule::{CRON_ARGS_BYTES_MAX, JITTER_MAX};
 pub use crate::job::depth::JSON_DEPTH_MAX;
 pub use crate::job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
+pub use crate::job::id::ID_PART_DIGITS_MIN;
 pub use crate::job::push::{
     ARGS_BYTES_MAX, DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, DEFAULT_TIMEOUT, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX,
     TAGS_MAX, UNIQUE_BYTES_MAX,

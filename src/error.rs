@@ -174,6 +174,8 @@ pub enum ConflictKind {
     LeaseLost,
     /// An item of this name exists already.
     Exists,
+    /// Several items match. Name one of them exactly.
+    Ambiguous,
     /// There are too many items of this type. Remove one first.
     LimitReached,
     /// Another program still works with these jobs. Stop it first.
@@ -218,6 +220,7 @@ impl ConflictKind {
             ConflictKind::LockLost => "lock_lost",
             ConflictKind::LeaseLost => "lease_lost",
             ConflictKind::Exists => "exists",
+            ConflictKind::Ambiguous => "ambiguous",
             ConflictKind::LimitReached => "limit_reached",
             ConflictKind::InUse => "in_use",
             ConflictKind::Unresponsive => "unresponsive",

@@ -2,21 +2,24 @@
 
 use clap::Args;
 use duly::admin::{AuditOutcome, BulkOperation, BulkReport};
-use duly::{Duly, Filter, JobId};
+use duly::job::IdPart;
+use duly::{Duly, Filter, JobId, JobRecord};
 
 use crate::Setup;
 use crate::audit::BulkAction;
+use crate::escape::escape_text;
+use crate::events::short_id;
 use crate::exit::{self, CliError};
 use crate::input;
 use crate::output::pluralize;
 
-/// The digits of an id that `duly work` prints.
-const SHORT_ID_LEN: usize = 8;
+/// The most jobs that a question names.
+const NAMED_JOBS_MAX: usize = 10;
 
 /// The jobs that a verb changes.
 #[derive(Debug, Args)]
 pub(crate) struct JobSelector {
-    /// Ids, as printed by push; or a filter, such as `state:dead kind:mail since:1h`
+    /// Ids, or 4 or more digits of their beginning or end; or a filter, such as `state:dead kind:mail since:1h`
     #[arg(value_name = "ID|FILTER")]
     words: Vec<String>,
     /// All jobs, without a filter
@@ -29,7 +32,8 @@ pub(crate) struct JobSelector {
 
 /// The selected jobs.
 pub(crate) enum JobSelection {
-    Ids(Vec<JobId>),
+    /// Ids and parts of ids, as entered.
+    Ids(Vec<String>),
     Filter(Box<Filter>),
 }
 
@@ -62,35 +66,72 @@ impl JobSelector {
             let reason = "an empty word selects no job; a variable may be unset; to select all jobs, use --all";
             return Err(CliError::new(exit::USAGE, reason));
         }
-        match self.words.iter().any(|word| looks_like_id(word)) {
-            true => {
-                self.words.iter().map(|word| parse_job_id(word)).collect::<anyhow::Result<_>>().map(JobSelection::Ids)
-            }
-            false => Ok(JobSelection::Filter(Box::new(parse_filter(&self.words)?))),
+        match self.words.iter().all(|word| IdPart::is_id_like(word)) {
+            true => Ok(JobSelection::Ids(self.words.clone())),
+            // Rejects a filter with an id among its words.
+            false => Ok(JobSelection::Filter(Box::new(Filter::parse_for_change(&join_filter_words(&self.words))?))),
         }
     }
 }
 
-/// Returns true for an id, even if mistyped or cut to at least eight digits, as `duly work` prints it. As a filter, such a
-/// word would select other jobs: those with it in their args.
-fn looks_like_id(word: &str) -> bool {
-    let digits = word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    let is_cut = word.len() >= SHORT_ID_LEN && !word.contains('-');
-    parse_id(word).is_ok() || (digits && (is_cut || word.find('-') == Some(8) || word.matches('-').count() == 4))
+/// Returns a word that is an id, a part of one, or the jid that Sidekiq has for a job.
+pub(crate) fn check_id(word: &str) -> Result<String, String> {
+    word.parse::<IdPart>().map(|_| word.to_owned()).map_err(|error| error.to_string())
 }
 
-fn parse_job_id(word: &str) -> anyhow::Result<JobId> {
-    let invalid = |_: String| {
-        let reason = "is not the id of a job; ids have 36 characters (see `duly jobs ls`) and cannot be combined with a \
-                      filter; to select jobs by a text in their args, use args.PATH:TEXT";
-        CliError::new(exit::USAGE, format!("`{}` {reason}", crate::escape::escape_text(word)))
+/// Finds the job with this id, or with this beginning or end of its id.
+pub(crate) async fn find_id(duly: &Duly, word: &str) -> anyhow::Result<JobId> {
+    // A job that has moved here from Sidekiq is found by its jid there.
+    match (duly.jobs().find_id(word).await, duly::compat::id_of_jid(word)) {
+        (Err(duly::Error::NotFound { .. }), Some(id)) => Ok(id),
+        (found, _) => Ok(found?),
+    }
+}
+
+/// Finds the jobs with these ids or parts of ids, all or none. Each job comes once.
+pub(crate) async fn find_ids(duly: &Duly, words: &[String]) -> anyhow::Result<Vec<JobId>> {
+    let mut ids = Vec::new();
+    for word in words {
+        let id = find_id(duly, word).await?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+/// Asks before these jobs are removed, by name: a part of an id may be that of another job than the one that was meant.
+/// A single job named by its whole id needs no question.
+pub(crate) async fn confirm_removal(setup: &Setup, duly: &Duly, words: &[String], ids: &[JobId]) -> anyhow::Result<()> {
+    let is_exact = words.iter().all(|word| duly.jobs().parse_id(word).is_ok());
+    if setup.yes || (is_exact && ids.len() == 1) {
+        return Ok(());
+    }
+    let mut names = Vec::new();
+    for id in ids.iter().take(NAMED_JOBS_MAX) {
+        names.extend(duly.jobs().get(*id).await?.as_ref().map(describe_job));
+    }
+    let question = match (&names[..], ids.len()) {
+        ([name], 1) => format!("Remove {name}?"),
+        ([], count) => format!("Remove {}?", pluralize(count as u64, "job", "jobs")),
+        (names, count) => {
+            let more = if names.len() < count { "; ..." } else { "" };
+            format!("Remove {count} jobs: {}{more}?", names.join("; "))
+        }
     };
-    parse_id(word).map_err(invalid)
+    match input::confirm(&escape_text(&question))? {
+        true => Ok(()),
+        false => Err(CliError::new(exit::FAILURE, "nothing was removed")),
+    }
 }
 
-/// Parses the id of a job, or the jid that Sidekiq has for it.
-pub(crate) fn parse_id(word: &str) -> Result<JobId, String> {
-    word.parse().or_else(|error: duly::Error| duly::compat::id_of_jid(word).ok_or_else(|| error.to_string()))
+/// Names a job for people: kind, end of the id, queue and state.
+pub(crate) fn describe_job(record: &JobRecord) -> String {
+    name_job(record.job.id, &record.job.kind, &record.job.queue, record.state.as_str())
+}
+
+pub(crate) fn name_job(id: JobId, kind: &str, queue: &str, state: &str) -> String {
+    format!("job {kind} …{} in queue {queue} ({state})", short_id(id))
 }
 
 /// Parses a filter from command-line words; restores the quotes that the shell removed.
@@ -193,17 +234,6 @@ pub(crate) fn retry_all(duly: &Duly, filter: Filter) -> BulkOperation<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn id_like_word_is_not_a_filter() {
-        let id = JobId::fresh().to_string();
-        for word in [&id[..], &id[..35], &id[..13], &id[..8], &id[28..], &id.replace('-', "")] {
-            assert!(looks_like_id(word), "{word}");
-        }
-        for word in ["beef", "kind:mail", "2026-11-18", "a-b-c-d-no"] {
-            assert!(!looks_like_id(word), "{word}");
-        }
-    }
 
     #[test]
     fn words_with_spaces_are_quoted_again() {

@@ -216,8 +216,8 @@ fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duratio
     })
 }
 
-/// Returns the end of an id, which is enough to distinguish jobs on a screen.
-pub(crate) fn short_id(id: JobId) -> String {
+/// Returns the end of an id, which is enough to distinguish jobs or nodes on a screen.
+pub(crate) fn short_id(id: impl std::fmt::Display) -> String {
     let text = id.to_string();
     text[text.len() - SHORT_ID_CHARS..].to_owned()
 }

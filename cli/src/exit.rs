@@ -7,6 +7,9 @@ use std::process::ExitCode;
 
 use crate::escape::escape_text;
 
+/// The most lines of an error below its first.
+const MARKED_LINES_MAX: usize = 10;
+
 pub(crate) const FAILURE: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 pub(crate) const NOT_FOUND: u8 = 3;
@@ -84,12 +87,12 @@ pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
-/// Splits off the two lines that may end an error: the given text, and marks below its wrong part.
+/// Splits off the indented lines that may end an error: the given text with marks below its wrong part, or a list.
 fn split_marked_line(text: &str) -> (&str, Vec<&str>) {
     let lines: Vec<&str> = text.lines().collect();
-    match lines[..] {
-        [first, input, marks] if marks.ends_with('^') && marks.chars().all(|c| c == ' ' || c == '^') => {
-            (first, vec![input, marks])
+    match lines.split_first() {
+        Some((first, rest)) if rest.iter().all(|line| line.starts_with("  ")) && rest.len() <= MARKED_LINES_MAX => {
+            (first, rest.to_vec())
         }
         _ => (text, Vec::new()),
     }

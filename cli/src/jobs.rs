@@ -26,9 +26,9 @@ pub(crate) enum JobsVerb {
     Ls(JobsListArgs),
     /// Show a job with its failures, log, progress and result
     Get {
-        /// The id of the job, as printed by push
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
     },
     /// Start jobs that are not running now; dead jobs start over
     Retry {
@@ -38,9 +38,9 @@ pub(crate) enum JobsVerb {
     /// Change args or priority of a job that is not running
     #[command(group(ArgGroup::new("what").args(["args", "priority"]).required(true).multiple(true)))]
     Edit {
-        /// The id of the job, as printed by push
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
         /// The new args, as JSON; `-` reads them from stdin
         #[arg(long, value_name = "JSON")]
         args: Option<String>,
@@ -64,16 +64,16 @@ pub(crate) enum JobsVerb {
     },
     /// Explain in one sentence why a job is not running
     Why {
-        /// The id of the job, as printed by push
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
     },
     Watch(crate::watch::WatchArgs),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
-        /// The id of the job, as printed by push
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
         /// The longest wait (then exit code 124)
         #[arg(long, value_name = "DURATION", value_parser = duly::admin::parse_duration)]
         timeout: Option<Duration>,
@@ -117,9 +117,9 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
     let duly = store::open_existing(setup).await?;
     match verb {
         JobsVerb::Ls(ls) => list(&duly, ls, &setup.out).await,
-        JobsVerb::Get { id } => get(&duly, id, &setup.out).await,
+        JobsVerb::Get { id } => get(&duly, bulk::find_id(&duly, &id).await?, &setup.out).await,
         JobsVerb::Retry { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(ids) => retry(&duly, &ids, &setup.out).await,
+            JobSelection::Ids(words) => retry(&duly, &bulk::find_ids(&duly, &words).await?, &setup.out).await,
             JobSelection::Filter(filter) => {
                 let action = BulkAction::on_filter(&duly, "jobs.retry", &filter);
                 let retry = bulk::retry_all(&duly, *filter);
@@ -127,10 +127,12 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
             }
         },
         JobsVerb::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
-        JobsVerb::Why { id } => crate::why::run(&duly, id, &setup.out).await,
-        JobsVerb::Edit { id, args, priority } => edit(&duly, id, args, priority, &setup.out).await,
+        JobsVerb::Why { id } => crate::why::run(&duly, bulk::find_id(&duly, &id).await?, &setup.out).await,
+        JobsVerb::Edit { id, args, priority } => {
+            edit(&duly, bulk::find_id(&duly, &id).await?, args, priority, &setup.out).await
+        }
         JobsVerb::Cancel { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
+            JobSelection::Ids(words) => cancel(&duly, &bulk::find_ids(&duly, &words).await?, &setup.out).await,
             JobSelection::Filter(filter) => {
                 let action = BulkAction::on_filter(&duly, "jobs.cancel", &filter);
                 let cancel = duly.jobs().cancel_all(*filter);
@@ -138,7 +140,7 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
             }
         },
         JobsVerb::Rm { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(ids) => remove(&duly, &ids, setup).await,
+            JobSelection::Ids(words) => remove(&duly, &words, setup).await,
             JobSelection::Filter(filter) => {
                 let action = BulkAction::on_filter(&duly, "jobs.remove", &filter);
                 let remove = duly.jobs().remove_all(*filter);
@@ -146,6 +148,7 @@ pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
             }
         },
         JobsVerb::Wait { id, timeout } => {
+            let id = bulk::find_id(&duly, &id).await?;
             let record = wait::wait_until_final(&duly, id, timeout, wait::JobOrigin::GivenById).await?;
             if let (true, Some(record)) = (setup.out.is_json(), &record) {
                 setup.out.print_json(record)?;
@@ -349,10 +352,9 @@ pub(crate) fn describe_cancel(result: &CancelResult) -> String {
     }
 }
 
-async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
-    if ids.len() > 1 && !setup.yes && !input::confirm(&format!("Remove {} jobs for good?", ids.len()))? {
-        return Err(CliError::new(exit::FAILURE, "nothing was removed"));
-    }
+async fn remove(duly: &Duly, words: &[String], setup: &Setup) -> anyhow::Result<()> {
+    let ids = &bulk::find_ids(duly, words).await?;
+    bulk::confirm_removal(setup, duly, words, ids).await?;
     let mut failed = None;
     for id in ids {
         let result = duly.jobs().remove(*id).await;

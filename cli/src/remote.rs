@@ -18,7 +18,7 @@ use crate::bulk;
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 use crate::output::{Format, Output};
-use crate::{jobs, push};
+use crate::{input, jobs, push};
 
 /// The timeout of one request while waiting for a job.
 const WAIT_REQUEST_MS: u64 = 30_000;
@@ -44,6 +44,9 @@ pub(crate) struct RemoteCli {
     /// When to use colours; by default only on a terminal, and never if NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
+    /// Skip all questions
+    #[arg(short = 'y', long, global = true)]
+    yes: bool,
     #[command(subcommand)]
     verb: RemoteVerb,
 }
@@ -123,33 +126,39 @@ enum RemoteJobsVerb {
     },
     /// Show a job with its failures, log, progress and result
     Get {
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
     },
     /// Explain why a job is not running
     Why {
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
     },
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
-        #[arg(value_parser = crate::bulk::parse_id)]
-        id: JobId,
+        /// The id of the job, or 4 or more digits of its beginning or end
+        #[arg(value_parser = bulk::check_id)]
+        id: String,
     },
     /// Start jobs that are not running now
     Retry {
-        #[arg(required = true, value_parser = crate::bulk::parse_id)]
-        ids: Vec<JobId>,
+        /// The ids of the jobs, or 4 or more digits of their beginning or end
+        #[arg(required = true, value_parser = bulk::check_id)]
+        ids: Vec<String>,
     },
     /// Stop running jobs for good
     Cancel {
-        #[arg(required = true, value_parser = crate::bulk::parse_id)]
-        ids: Vec<JobId>,
+        /// The ids of the jobs, or 4 or more digits of their beginning or end
+        #[arg(required = true, value_parser = bulk::check_id)]
+        ids: Vec<String>,
     },
     /// Delete jobs that are not running
     Rm {
-        #[arg(required = true, value_parser = crate::bulk::parse_id)]
-        ids: Vec<JobId>,
+        /// The ids of the jobs, or 4 or more digits of their beginning or end
+        #[arg(required = true, value_parser = bulk::check_id)]
+        ids: Vec<String>,
     },
 }
 
@@ -177,7 +186,7 @@ pub(crate) fn run(remote: RemoteCli) -> anyhow::Result<()> {
     let server = ApiClient::new(&remote.server)?;
     match remote.verb {
         RemoteVerb::Push(push) => push.run(&server, out),
-        RemoteVerb::Jobs(jobs) => jobs.run(&server, out),
+        RemoteVerb::Jobs(jobs) => jobs.run(&server, out, remote.yes),
         RemoteVerb::Queues(RemoteQueuesVerb::Ls) => print_queues(out, &server.get_list("/queues", "queues")?),
         RemoteVerb::Queues(RemoteQueuesVerb::Pause { queue }) => set_paused(&server, out, &queue, "pause"),
         RemoteVerb::Queues(RemoteQueuesVerb::Resume { queue }) => set_paused(&server, out, &queue, "resume"),
@@ -239,7 +248,7 @@ impl RemotePushArgs {
 }
 
 impl RemoteJobsVerb {
-    fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
+    fn run(self, server: &ApiClient, out: Output, yes: bool) -> anyhow::Result<()> {
         let change_each = |ids: Vec<JobId>, method: &str, action: &str, word: &str| -> anyhow::Result<()> {
             let mut failed = None;
             for id in ids {
@@ -248,25 +257,26 @@ impl RemoteJobsVerb {
             }
             failed.map_or(Ok(()), Err)
         };
+        let job_path = |id: String| format!("/jobs/{}", url_encode(&id));
         match self {
             RemoteJobsVerb::Ls { filter, limit, cursor } => {
                 let filter = url_encode(&bulk::join_filter_words(&filter));
                 let cursor = cursor.map(|cursor| format!("&cursor={}", url_encode(&cursor))).unwrap_or_default();
                 print_jobs(out, &server.get_list(&format!("/jobs?filter={filter}&limit={limit}{cursor}"), "jobs")?)
             }
-            RemoteJobsVerb::Get { id } => out.print_json(&server.get(&format!("/jobs/{id}"))?),
+            RemoteJobsVerb::Get { id } => out.print_json(&server.get(&job_path(id))?),
             RemoteJobsVerb::Why { id } => {
-                let why = server.get(&format!("/jobs/{id}/why"))?;
+                let why = server.get(&format!("{}/why", job_path(id)))?;
                 if out.is_json() {
                     out.print_json(&why)
                 } else {
                     out.print_line(&escape_text(why["text"].as_str().unwrap_or_default()))
                 }
             }
-            RemoteJobsVerb::Wait { id } => wait_for_job(server, out, id),
-            RemoteJobsVerb::Retry { ids } => change_each(ids, "POST", "/retry", "due now"),
-            RemoteJobsVerb::Cancel { ids } => cancel_each(server, &out, ids),
-            RemoteJobsVerb::Rm { ids } => change_each(ids, "DELETE", "", "removed"),
+            RemoteJobsVerb::Wait { id } => wait_for_job(server, out, find_job(server, &id)?.id),
+            RemoteJobsVerb::Retry { ids } => change_each(find_ids(server, &ids)?, "POST", "/retry", "due now"),
+            RemoteJobsVerb::Cancel { ids } => cancel_each(server, &out, find_ids(server, &ids)?),
+            RemoteJobsVerb::Rm { ids } => change_each(confirm_removal(server, &ids, yes)?, "DELETE", "", "removed"),
         }
     }
 }
@@ -301,6 +311,42 @@ impl RemoteStatsArgs {
         let head = ["QUEUE", "PUSHED", "DONE", "RATE", "RETRIED", "BURIED", "RELEASED", "CANCELLED", "TAKEN BACK"];
         out.print_table(head, rows.collect())
     }
+}
+
+/// A job that the user named.
+struct NamedJob {
+    id: JobId,
+    /// The word was not a whole id: the name of the job for a question.
+    found_as: Option<String>,
+}
+
+/// Finds the job with this id, or with this beginning or end of its id.
+fn find_job(server: &ApiClient, word: &str) -> anyhow::Result<NamedJob> {
+    if let Ok(id) = word.parse() {
+        return Ok(NamedJob { id, found_as: None });
+    }
+    let job = server.get(&format!("/jobs/{}", url_encode(word)))?;
+    let Some(id) = job["id"].as_str().and_then(|id| id.parse::<JobId>().ok()) else {
+        return Err(server.unexpected_response_error(&format!("its response to a request for job {word} has no id")));
+    };
+    let text = |name: &str| job[name].as_str().unwrap_or("?");
+    let name = bulk::name_job(id, text("kind"), text("queue"), text("state"));
+    Ok(NamedJob { id, found_as: Some(name) })
+}
+
+fn find_ids(server: &ApiClient, words: &[String]) -> anyhow::Result<Vec<JobId>> {
+    words.iter().map(|word| find_job(server, word).map(|job| job.id)).collect()
+}
+
+/// Finds the jobs to remove. Asks before it returns any that is not named by its whole id.
+fn confirm_removal(server: &ApiClient, words: &[String], yes: bool) -> anyhow::Result<Vec<JobId>> {
+    let jobs = words.iter().map(|word| find_job(server, word)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names: Vec<&str> = jobs.iter().filter_map(|job| job.found_as.as_deref()).collect();
+    let question = format!("Remove {}?", names.join("; "));
+    if names.is_empty() || yes || input::confirm(&escape_text(&question))? {
+        return Ok(jobs.into_iter().map(|job| job.id).collect());
+    }
+    Err(CliError::new(exit::FAILURE, "nothing was removed"))
 }
 
 fn cancel_each(server: &ApiClient, out: &Output, ids: Vec<JobId>) -> anyhow::Result<()> {
@@ -402,7 +448,7 @@ mod tests {
             let parsed = RemoteCli::try_parse_from(["duly", "jobs", verb, "0123456789abcdef01234567"]);
             assert!(parsed.is_ok(), "{verb}: {parsed:?}");
         }
-        assert!(RemoteCli::try_parse_from(["duly", "jobs", "get", "0123"]).is_err());
+        assert!(RemoteCli::try_parse_from(["duly", "jobs", "get", "012"]).is_err());
     }
 
     #[test]

@@ -20,9 +20,9 @@ const WATCHED_JOBS_MAX: usize = 200;
 /// Follow jobs by id, or the currently unfinished ones; prints a line for each change until all have ended
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
-    /// The ids of the jobs, as printed by push
-    #[arg(value_parser = crate::bulk::parse_id)]
-    ids: Vec<JobId>,
+    /// The ids of the jobs, or 4 or more digits of their beginning or end
+    #[arg(value_parser = crate::bulk::check_id)]
+    ids: Vec<String>,
     /// Without ids: only this queue
     #[arg(long, value_name = "NAME", conflicts_with = "ids")]
     queue: Option<String>,
@@ -88,13 +88,14 @@ async fn select_jobs(duly: &Duly, watch: &WatchArgs) -> anyhow::Result<WatchedJo
     if watch.ids.len() > WATCHED_JOBS_MAX {
         return Err(CliError::new(exit::USAGE, format!("at most {WATCHED_JOBS_MAX} jobs can be followed at once")));
     }
-    for id in &watch.ids {
+    let ids = crate::bulk::find_ids(duly, &watch.ids).await?;
+    for id in &ids {
         if duly.jobs().get(*id).await?.is_none() {
             return Err(duly::Error::not_found("job", id).into());
         }
     }
-    let mut watched: BTreeMap<_, _> = watch.ids.iter().map(|id| (*id, None)).collect();
-    if !watch.ids.is_empty() {
+    let mut watched: BTreeMap<_, _> = ids.iter().map(|id| (*id, None)).collect();
+    if !ids.is_empty() {
         return Ok(watched);
     }
     for state in [State::Running, State::Ready, State::Scheduled] {

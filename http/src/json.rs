@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+use super::audit::AuditNote;
 use super::body_budget::BodyShare;
 use super::client_map::ClientMap;
 use super::identity::Identity;
@@ -47,7 +48,7 @@ pub(super) struct QueryParams<T>(pub(super) T);
 /// The only parameter in the path.
 pub(super) struct PathParam<T>(pub(super) T);
 
-/// The job that the path names: by its id, or by the id that another system has for it.
+/// The job that the path names: by its id, by a part of it, or by the id that another system has for it.
 pub(super) struct JobParam(pub(super) JobId);
 
 /// Reads a whole body of at most `max` bytes.
@@ -231,7 +232,15 @@ impl FromRequestParts<Arc<App>> for JobParam {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         let text = path_text(parts, app).await?;
-        app.duly.jobs().parse_id(&text).map(JobParam).map_err(names_nothing)
+        let found = app.duly.jobs().find_id(&text).await;
+        let id = found.map_err(|error| match error {
+            duly::Error::Invalid { .. } => names_nothing(error),
+            other => other.into(),
+        })?;
+        if let Some(note) = parts.extensions.get::<AuditNote>() {
+            note.set_target(id);
+        }
+        Ok(JobParam(id))
     }
 }
 

@@ -156,7 +156,7 @@ impl Jobs<'_> {
         let mut filter = self.duly.resolve_filter(filter)?;
         filter.limit = PAGE_SIZE_MAX;
         loop {
-            let page = self.duly.store.list(filter.clone()).await?;
+            let page = self.duly.list_page(filter.clone()).await?;
             count.matching += page.jobs.len() as u64;
             count.scanned += page.scanned;
             filter.cursor = page.next_cursor;
@@ -304,7 +304,7 @@ impl<'p> BulkOperation<'p> {
         let mut seen: HashSet<JobId> = HashSet::new();
         let mut report = BulkReport::default();
         loop {
-            let page = self.duly.store.list(filter.clone()).await?;
+            let page = self.duly.list_page(filter.clone()).await?;
             report.scanned += page.scanned;
             let mut jobs = page.jobs;
             jobs.retain(|record| record.job.pushed <= started && seen.insert(record.job.id));

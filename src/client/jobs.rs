@@ -156,7 +156,7 @@ impl Jobs<'_> {
     /// # }
     /// ```
     pub async fn list(self, filter: Filter) -> Result<JobPage> {
-        self.duly.store.list(self.duly.resolve_filter(&filter)?).await
+        self.duly.list_page(self.duly.resolve_filter(&filter)?).await
     }
 
     /// Changes args or priority of a job that is not running.

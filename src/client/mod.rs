@@ -5,6 +5,7 @@
 
 mod builder;
 mod calls;
+mod find_job;
 mod jobs;
 mod locks;
 mod push;

@@ -1,9 +1,9 @@
-//! Operations on many jobs for systems that can only change one job at a time.
+//! Operations on many jobs for systems that can only find and change one job at a time.
 
 use crate::error::Result;
 use crate::job::push::Due;
-use crate::job::{JobId, State};
-use crate::store::{ChangeResult, ChangeTarget, JobStore};
+use crate::job::{IdPart, JobId, State};
+use crate::store::{ChangeResult, ChangeTarget, Filter, FoundIds, ID_SCAN_MAX, JobStore, PAGE_SIZE_MAX};
 
 /// Implements `JobStore::remove_all`.
 pub(super) async fn remove_all(store: &dyn JobStore, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
@@ -33,6 +33,29 @@ async fn change_all(store: &dyn JobStore, targets: Vec<ChangeTarget>, due: Optio
         });
     }
     Ok(results)
+}
+
+/// Implements `JobStore::find_ids` by a list of all jobs.
+pub(super) async fn find_ids(store: &dyn JobStore, part: IdPart, max: usize) -> Result<FoundIds> {
+    let mut filter = Filter::all().id(part).limit(PAGE_SIZE_MAX);
+    let (mut found, mut examined) = (FoundIds::default(), 0);
+    loop {
+        let page = store.list(filter.clone()).await?;
+        examined += page.scanned.max(1);
+        for id in page.jobs.iter().map(|record| record.job.id) {
+            if found.ids.len() == max && !found.ids.contains(&id) {
+                return Ok(found);
+            }
+            if !found.ids.contains(&id) {
+                found.ids.push(id);
+            }
+        }
+        filter.cursor = page.next_cursor;
+        found.is_complete = filter.cursor.is_none();
+        if found.is_complete || examined >= ID_SCAN_MAX as u64 {
+            return Ok(found);
+        }
+    }
 }
 
 /// Implements `JobStore::completed_among`.

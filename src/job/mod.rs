@@ -5,6 +5,7 @@ pub(crate) mod depth;
 pub(crate) mod due;
 pub(crate) mod filter;
 pub(crate) mod fingerprint;
+pub(crate) mod id;
 mod json;
 pub(crate) mod push;
 mod push_getters;
@@ -16,11 +17,11 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 #[doc(hidden)]
 pub use self::depth::nesting_depth;
 pub use self::filter::{FilterTerm, FilterTime};
+pub use self::id::{IdPart, JobId};
 use self::json::result_as_json;
 pub(crate) use self::json::{args_as_json, as_millis};
 pub(crate) use self::push::UNREADABLE_KIND;
@@ -28,41 +29,6 @@ pub use self::push::{Due, check_name};
 pub use self::unique::{UniqueConflict, UniqueKey, UniqueScope};
 use crate::NodeId;
 use crate::error::Error;
-use crate::uuid_id::uuid_id;
-
-/// The id of a job. The pusher chooses it, so that a push can be repeated safely.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct JobId(Uuid);
-uuid_id!(JobId);
-
-impl JobId {
-    /// Returns the id derived from a name of your own, such as `"invoice:7"`. The same name always gives the same id.
-    ///
-    /// A push with such an id is idempotent without storing the id anywhere.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// assert_eq!(duly::JobId::from_name("invoice:7"), duly::JobId::from_name("invoice:7"));
-    /// ```
-    #[must_use]
-    pub fn from_name(name: &str) -> Self {
-        const NAMESPACE: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
-        JobId(Uuid::new_v5(&NAMESPACE, name.as_bytes()))
-    }
-}
-
-impl FromStr for JobId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Uuid::parse_str(text).map(JobId).map_err(|_| {
-            let shown: String = text.chars().take(40).collect();
-            Error::invalid("id", format!("{shown:?} is not a job id; use the UUID that the push returned"))
-        })
-    }
-}
 
 /// The priority of a job. Ready jobs of a queue with a higher priority always run first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

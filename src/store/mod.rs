@@ -44,8 +44,8 @@ pub use self::types::history::{
 };
 pub(crate) use self::types::history::{STAT_NUMBERS, outcome_index, timing_indexes};
 pub use self::types::jobs::{
-    AttemptEnd, AttemptTiming, CRASH_SUSPECT_MIN, CancelReply, CancelResult, ChangeResult, Claim, ClaimReply, Health,
-    HeartbeatReply, JobPage, QueueCounts, Wake,
+    AttemptEnd, AttemptTiming, CRASH_SUSPECT_MIN, CancelReply, CancelResult, ChangeResult, Claim, ClaimReply, FoundIds,
+    Health, HeartbeatReply, ID_SCAN_MAX, JobPage, QueueCounts, Wake,
 };
 pub use self::types::kinds::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS};
 pub use self::types::locks::{

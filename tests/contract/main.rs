@@ -12,6 +12,7 @@ mod deferred;
 mod delivery;
 mod edit;
 mod filter;
+mod find_ids;
 mod history;
 mod job_index;
 mod lease;
@@ -238,6 +239,9 @@ contract! {
         counts_are_by_queue_and_state
         nodes_are_listed_with_their_state
         expired_node_is_listed_again_after_a_heartbeat;
+    find_ids:
+        job_is_found_by_the_beginning_or_end_of_its_id
+        part_of_an_id_names_one_job_or_none;
     filter:
         filter_selects_by_every_field
         filter_by_time_uses_due_end_or_push_time

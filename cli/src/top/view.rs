@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
 use super::state::{Pane, TopState};
 use crate::escape::{escape_text, truncate};
+use crate::events::short_id;
 use crate::time;
 
 const KEY_HELP: [&str; 11] = [
@@ -91,10 +92,10 @@ fn draw_queues(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
 fn draw_jobs(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     let rows = top.filtered_jobs().into_iter().map(|record| {
         let job = &record.job;
-        let node = record.node.map(|node| node.to_string()).unwrap_or_default();
+        let node = record.node.map(short_id).unwrap_or_default();
         let attempts = format!("{}/{}", record.attempts, job.max_attempts);
         Row::new([
-            job.id.to_string(),
+            short_id(job.id),
             format_cell(&job.kind),
             format_cell(&job.queue),
             attempts,
@@ -104,7 +105,7 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     });
     let title = if top.is_dead_shown { "dead jobs" } else { "running jobs" };
     let head = ["ID", "KIND", "QUEUE", "FAILED", "DUE", "NODE"];
-    let table = build_table(&head, &[36, 18, 14, 7, 14, 36], rows.collect(), title.into());
+    let table = build_table(&head, &[8, 18, 14, 7, 14, 8], rows.collect(), title.into());
     let mut state = TableState::default().with_selected((top.pane == Pane::Jobs).then(|| top.selected_job()));
     frame.render_stateful_widget(table, area, &mut state);
 }
@@ -115,7 +116,7 @@ fn draw_nodes(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
         let state = if node.state() == "alive" { "" } else { node.state() };
         let held = format!("{}{slots}", node.held);
         Row::new([
-            node.id.to_string(),
+            short_id(node.id),
             format_cell(&node.host),
             state.to_owned(),
             held,
@@ -123,7 +124,7 @@ fn draw_nodes(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
         ])
     });
     let title = format!("{} nodes", top.snapshot.nodes.len());
-    let table = build_table(&["NODE", "HOST", "", "RUNNING", "QUEUES"], &[36, 18, 7, 9, 40], rows.collect(), title);
+    let table = build_table(&["NODE", "HOST", "", "RUNNING", "QUEUES"], &[8, 18, 7, 9, 40], rows.collect(), title);
     frame.render_widget(table, area);
 }
 

@@ -33,8 +33,9 @@ fn bulk_change_counts_and_asks_for_confirmation() {
         sandbox.run(&["dead", "rm", empty, "--yes"]).failed(2, "use --all");
     }
     let id = sandbox.push(&["other", "{}"]);
-    sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is not the id of a job");
-    sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is not the id of a job");
+    let mistyped = format!("{}{}", &id[..17], &id[18..]);
+    sandbox.run(&["jobs", "rm", &id, &mistyped, "--yes"]).failed(2, "is not the id of a job");
+    sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "looks like an id");
     sandbox.run(&["jobs", "rm", &id]).ok();
     sandbox.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
     let out = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
@@ -43,6 +44,33 @@ fn bulk_change_counts_and_asks_for_confirmation() {
     assert_eq!((&report["matching"], &report["applied"]), (&3.into(), &3.into()));
     sandbox.run(&["jobs", "rm", "--all", "--yes"]).ok();
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn job_is_named_by_part_of_its_id() {
+    let sandbox = Sandbox::new();
+    let ids = ["0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c11", "0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c12"];
+    for id in ids {
+        sandbox.push(&["mail", r#"{"to":"beef"}"#, "--id", id]);
+    }
+    for part in ["7c11", "C7C11", "…6f0c7c11", &ids[0][20..]] {
+        assert_eq!(sandbox.job(part)["id"], ids[0], "{part}");
+    }
+    sandbox.run(&["jobs", "why", "7c11"]).ok();
+    let ambiguous = sandbox.run(&["jobs", "get", "0198"]);
+    let lists = |id: &str| ambiguous.err.contains(&format!("\n  {id}  mail  ready  in queue default\n"));
+    assert!(ids.into_iter().all(lists), "{}", ambiguous.err);
+    ambiguous.failed(4, "use more digits");
+    // A text of args is not selected by accident.
+    for verb in ["rm", "retry", "cancel"] {
+        sandbox.run(&["jobs", verb, "beef", "--yes"]).failed(3, "check the digits");
+        sandbox.run(&["jobs", verb, "state:ready beef", "--yes"]).failed(2, "looks like an id");
+        sandbox.run(&["jobs", verb, "7c11", "beef", "--yes"]).failed(3, "check the digits");
+    }
+    assert_eq!(sandbox.run(&["jobs", "ls", "beef", "--json"]).ok().json()["jobs"].as_array().map(Vec::len), Some(2));
+    sandbox.run(&["jobs", "rm", "7c11"]).failed(2, "Remove job mail …6f0c7c11 in queue default (ready)?");
+    sandbox.run(&["jobs", "rm", "7c11", "--yes"]).ok();
+    assert_eq!(sandbox.ids("duly.db"), [ids[1]]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn why_prints_one_sentence() {
     let why = sandbox.run(&["jobs", "why", &id]).ok().out;
     assert!(why.starts_with("no node works on its queue default") && why.contains("due at 20"), "{why}");
     sandbox.run(&["jobs", "why", UNKNOWN_ID]).failed(3, "no such job");
-    sandbox.run(&["jobs", "why", "x"]).failed(2, "not a job id");
+    sandbox.run(&["jobs", "why", "x"]).failed(2, "not the id of a job");
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn invalid_usage_has_its_exit_code() {
     sandbox.run(&["bogus"]).failed(2, "bogus");
     sandbox.run(&["push"]).failed(2, "required");
     sandbox.run(&["push", "--nonsense", "mail"]).failed(2, "--nonsense");
-    sandbox.run(&["jobs", "get", "not-an-id"]).failed(2, "not a job id");
+    sandbox.run(&["jobs", "get", "not-an-id"]).failed(2, "not the id of a job");
     sandbox.run(&["jobs", "ls", "--state", "failed"]).failed(2, "use scheduled, ready");
     sandbox.run(&["push", "--priority", "urgent", "mail"]).failed(2, "use low, normal, high or critical");
     sandbox.run(&["push", "--in", "10", "mail"]).failed(2, "not a duration");

@@ -328,6 +328,11 @@ fn errors_over_http_match_errors_of_a_store() {
     server.run(&sandbox, &["jobs", "rm"]).failed(2, "<IDS>");
     let existing = server.run(&sandbox, &["push", "mail"]).ok().out.trim().to_owned();
     let unknown = "01890000-0000-7000-8000-000000000000";
+    let end = &existing[28..];
+    assert_eq!(server.run(&sandbox, &["jobs", "get", end]).ok().json()["id"], existing);
+    server.run(&sandbox, &["jobs", "rm", "beef", "-y"]).failed(3, "check the digits");
+    server.run(&sandbox, &["jobs", "rm", end]).failed(2, &format!("Remove job mail …{end} in queue default (ready)?"));
+    server.run(&sandbox, &["jobs", "cancel", end]).ok();
     server.run(&sandbox, &["jobs", "rm", unknown, &existing]).failed(3, unknown);
     server.run(&sandbox, &["jobs", "get", &existing]).failed(3, &existing);
     let url = server.url.clone();

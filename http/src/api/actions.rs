@@ -95,7 +95,7 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::job::Due
 async fn start(State(app): AppState, _: Operator, note: AuditNote, Json(body): Json<ActionBody>) -> Result<Response> {
     note.set_name(body.action.audit_name().to_owned());
     note.set_filter(&body.filter);
-    let mut filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
+    let mut filter = Filter::parse_for_change(&body.filter).map_err(|error| parameter_error("/filter", error))?;
     if filter.is_all() && !body.all {
         return Err(Problem::invalid("/filter", "matches all jobs; add `\"all\": true` to confirm that"));
     }

@@ -90,7 +90,7 @@ pub(crate) async fn check_command_job(app: &App, id: JobId) -> Result<()> {
 }
 
 /// Get a job with its history
-#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", operation_id = "getJob", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", operation_id = "getJob", params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 200, description = "the job", body = JobView), Problems))]
 async fn get(State(app): AppState, identity: Identity, JobParam(id): JobParam) -> Result<axum::Json<JobView>> {
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
@@ -115,7 +115,7 @@ struct EditBody {
 
 /// Edit a job that is not running: its args, its priority, its due time
 #[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", operation_id = "editJob", request_body = EditBody,
-    params(("id" = String, Path, description = "the job's id")), responses((status = 200, description = "the changed job", body = JobView), Problems))]
+    params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")), responses((status = 200, description = "the changed job", body = JobView), Problems))]
 async fn edit(
     State(app): AppState,
     Operator(identity): Operator,
@@ -142,7 +142,7 @@ async fn edit(
 }
 
 /// Explain why a job is not running
-#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", operation_id = "explainJob", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", operation_id = "explainJob", params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 200, description = "the reason", body = WhyView), Problems))]
 async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Result<axum::Json<WhyView>> {
     match app.duly.jobs().why(id).await? {
@@ -152,7 +152,7 @@ async fn why(State(app): AppState, _: Identity, JobParam(id): JobParam) -> Resul
 }
 
 /// Delete a job that is not running
-#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", operation_id = "deleteJob", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", operation_id = "deleteJob", params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 204, description = "the job is deleted"), Problems))]
 async fn remove(State(app): AppState, _: Operator, JobParam(id): JobParam) -> Result<StatusCode> {
     app.duly.jobs().remove(id).await?;
@@ -160,7 +160,7 @@ async fn remove(State(app): AppState, _: Operator, JobParam(id): JobParam) -> Re
 }
 
 /// Run a job now; a dead job starts over
-#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", operation_id = "retryJob", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", operation_id = "retryJob", params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 204, description = "the job is due now"), Problems))]
 async fn retry(State(app): AppState, _: Operator, JobParam(id): JobParam, _: NoBody) -> Result<StatusCode> {
     check_command_job(&app, id).await?;
@@ -182,7 +182,7 @@ struct RescheduleBody {
 
 /// Reschedule a job that is not running
 #[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", operation_id = "rescheduleJob", request_body = RescheduleBody,
-    params(("id" = String, Path, description = "the job's id")),
+    params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 204, description = "the job is due at that time"), Problems))]
 async fn reschedule(
     State(app): AppState,
@@ -200,7 +200,7 @@ async fn reschedule(
 ///
 /// A job that waits ends at once. A running one is marked, and its handler notified: it ends cancelled unless it still
 /// succeeds, even if its node dies.
-#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", operation_id = "cancelJob", params(("id" = String, Path, description = "the job's id")),
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", operation_id = "cancelJob", params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end")),
     responses((status = 200, body = CancelResponse, description = "the job has ended"),
               (status = 202, body = CancelResponse, description = "the job is running, and ends with its attempt"), Problems))]
 async fn cancel(

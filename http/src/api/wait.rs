@@ -47,7 +47,7 @@ struct WaitParams {
 /// returns server-sent events: `job` with the current state, then `job` when it has ended, or `gone` if it is no
 /// longer stored. One client may use at most an eighth of the server's connections for streams and waits.
 #[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs", operation_id = "waitForJob",
-    params(("id" = String, Path, description = "the job's id"), WaitParams),
+    params(("id" = String, Path, description = "the job's id, or 4 or more digits of its beginning or end"), WaitParams),
     responses((status = 200, description = "the job, as it was when it ended or the wait timed out", content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
 async fn wait(
     State(app): AppState,

@@ -254,7 +254,7 @@ async fn run_for_all(
     form: BulkForm,
     next: String,
 ) -> PageResult {
-    let (duly, filter): (&Duly, Filter) = (&app.duly, form.q.parse()?);
+    let (duly, filter): (&Duly, Filter) = (&app.duly, Filter::parse_for_change(&form.q)?);
     note.set_filter(&form.q);
     let bulk = match action {
         BulkAction::Retry => duly.jobs().reschedule_all(without_commands(app, filter), Due::Now),

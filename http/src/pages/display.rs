@@ -118,15 +118,14 @@ fn coarse_duration(time: Duration) -> String {
     duration(Duration::from_secs(time.as_secs().max(1))).replace(".0 s", " s")
 }
 
-/// Returns the first and last characters of an id.
+/// Returns the end of an id, which distinguishes it: ids begin with the time of their creation.
 pub(super) fn short_id(id: &str) -> String {
     let chars: Vec<char> = id.chars().collect();
     if chars.len() <= 16 {
         return id.to_owned();
     }
-    let mut text: String = chars[..8].iter().collect();
-    text.push('…');
-    text.extend(&chars[chars.len() - 4..]);
+    let mut text = "…".to_owned();
+    text.extend(&chars[chars.len() - 8..]);
     text
 }
 
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1_500), "1.5 kB");
         assert_eq!(bytes(3_200_000), "3.2 MB");
-        assert_eq!(short_id("0192f7a1-0000-7000-8000-00000000c3d4"), "0192f7a1…c3d4");
+        assert_eq!(short_id("0192f7a1-0000-7000-8000-00000000c3d4"), "…0000c3d4");
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use askama::Template;
 use axum::Form;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect};
 use serde::Deserialize;
 
 use super::confirm::Confirmation;
@@ -24,7 +25,7 @@ use duly::admin::JobEdit;
 use duly::admin::NodeRecord;
 use duly::admin::Role;
 use duly::job::Due;
-use duly::{JobId, JobRecord, State as JobState};
+use duly::{ConflictKind, Job, JobId, JobRecord, State as JobState};
 
 #[derive(Template)]
 #[template(path = "job.html")]
@@ -89,15 +90,21 @@ pub(super) struct JobParams {
 }
 
 async fn find_job(app: &App, id: &str) -> Result<JobRecord> {
-    let id = app.duly.jobs().parse_id(id).map_err(|_| job_not_found(id))?;
+    let id = find_id(app, id).await?;
     app.duly.jobs().get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
 }
 
+/// Finds the job with this id, or with this beginning or end of its id.
+async fn find_id(app: &App, text: &str) -> Result<JobId> {
+    app.duly.jobs().find_id(text).await.map_err(|error| match error {
+        Error::Invalid { .. } | Error::NotFound { .. } => job_not_found(text),
+        other => other.into(),
+    })
+}
+
 fn job_not_found(id: &str) -> Problem {
-    let detail = format!(
-        "there is no job {}: it is done and no longer kept, was removed, or was never pushed here",
-        display::short_id(id)
-    );
+    let id = if id.chars().count() > 40 { display::short_id(id) } else { id.to_owned() };
+    let detail = format!("there is no job {id}: it is done and no longer kept, was removed, or was never pushed here");
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
@@ -108,6 +115,15 @@ pub(super) async fn show(
     Query(params): Query<JobParams>,
     layout: Layout,
 ) -> PageResult {
+    if app.duly.jobs().parse_id(&id).is_err() {
+        let target = match app.duly.jobs().find_id(&id).await {
+            Err(Error::Conflict { kind: ConflictKind::Ambiguous, .. }) => {
+                format!("/jobs?q={}", display::url_encode(&format!("id:{id}")))
+            }
+            _ => format!("/jobs/{}", find_id(&app, &id).await?),
+        };
+        return Ok(Redirect::to(&format!("{}{target}", layout.root)).into_response());
+    }
     let record = find_job(&app, &id).await?;
     render(&JobPage::load(&app, record, params.args == "all", layout).await)
 }
@@ -152,8 +168,8 @@ impl JobPage {
             ended: record.ended.map(|ended| layout.moment(ended)),
             timeout: display::duration(record.job.timeout),
             keep: display::duration(record.job.keep),
-            cancel: confirm_cancel(record.job.id),
-            removal: confirm_removal(record.job.id),
+            cancel: confirm_cancel(&record.job.kind, &record.job.queue, record.job.id),
+            removal: confirm_removal(&record.job),
             due_input: String::new(),
             due_error: String::new(),
             record,
@@ -227,7 +243,8 @@ pub(super) async fn run_action(
     Form(form): Form<JobActionForm>,
 ) -> PageResult {
     identity.require(Role::Operator)?;
-    let job = app.duly.jobs().parse_id(&id).map_err(|_| job_not_found(&id))?;
+    let job = find_id(&app, &id).await?;
+    note.set_target(job);
     let own_path = format!("/jobs/{job}");
     let layout = layout.with_title("/jobs", "");
     let confirm = |layout: Layout, confirmation: Confirmation| {
@@ -255,7 +272,10 @@ pub(super) async fn run_action(
             app.duly.jobs().reschedule(job, due).await?;
             redirect_with_flash(&layout, &own_path, "rescheduled", None, "")
         }
-        "cancel" if form.confirm.is_empty() => confirm(layout, confirm_cancel(job)),
+        "cancel" if form.confirm.is_empty() => {
+            let record = find_job(&app, &id).await?;
+            confirm(layout, confirm_cancel(&record.job.kind, &record.job.queue, job))
+        }
         "cancel" => {
             let did = match app.duly.jobs().cancel(job).await? {
                 CancelResult::Cancelling { .. } => "cancelling",
@@ -264,7 +284,10 @@ pub(super) async fn run_action(
             };
             redirect_with_flash(&layout, &own_path, did, None, "")
         }
-        "remove" if form.confirm.is_empty() => confirm(layout, confirm_removal(job)),
+        "remove" if form.confirm.is_empty() => {
+            let record = find_job(&app, &id).await?;
+            confirm(layout, confirm_removal(&record.job))
+        }
         "remove" => {
             app.duly.jobs().remove(job).await?;
             redirect_with_flash(&layout, "/jobs", "removed", None, "")
@@ -274,16 +297,17 @@ pub(super) async fn run_action(
 }
 
 /// The question before a job is cancelled.
-pub(super) fn confirm_cancel(id: JobId) -> Confirmation {
+pub(super) fn confirm_cancel(kind: &str, queue: &str, id: JobId) -> Confirmation {
     let explanation = "It does not run again. If it is running, its handler is told to stop, and may still succeed.";
-    let question = format!("Cancel job {}?", display::short_id(&id.to_string()));
+    let question = format!("Cancel job {kind} {} of queue {queue}?", display::short_id(&id.to_string()));
     Confirmation::new(question, explanation, "Cancel job", "Keep it")
 }
 
 /// The question before a job is removed.
-fn confirm_removal(id: JobId) -> Confirmation {
+fn confirm_removal(job: &Job) -> Confirmation {
     let explanation = "The job and its history are deleted. This cannot be undone.";
-    let question = format!("Remove job {}?", display::short_id(&id.to_string()));
+    let short = display::short_id(&job.id.to_string());
+    let question = format!("Remove job {} {short} from queue {}?", job.kind, job.queue);
     Confirmation::new(question, explanation, "Remove job", "Keep it")
 }
 

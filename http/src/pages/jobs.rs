@@ -3,14 +3,17 @@
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect};
 use serde::Deserialize;
 
 use super::display::{self, Moment};
 use super::layout::Layout;
 use super::{PageResult, render, render_with_status};
-use crate::server::AppState;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use duly::Filter;
-use duly::{JobRecord, State as JobState};
+use duly::job::IdPart;
+use duly::{ConflictKind, Error, JobId, JobRecord, State as JobState};
 
 /// The page size.
 const PAGE_SIZE: usize = 50;
@@ -24,6 +27,8 @@ struct JobsPage {
     /// The filter as entered.
     q: String,
     error: String,
+    /// Several jobs have ids that begin or end with the word that was searched: the filter for them.
+    id_query: String,
     chips: Vec<Chip>,
     rows: Vec<JobRow>,
     scanned: u64,
@@ -148,6 +153,11 @@ pub(super) struct JobsParams {
 pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>, layout: Layout) -> PageResult {
     let mut layout = layout.with_title("/jobs", "Jobs");
     layout.query.clone_from(&params.q);
+    let id_query = match find_searched_id(&app, &params.q).await? {
+        SearchedId::Job(id) => return Ok(Redirect::to(&format!("{}/jobs/{id}", layout.root)).into_response()),
+        SearchedId::Several => format!("id:{}", params.q.trim()),
+        SearchedId::None => String::new(),
+    };
     let (filter, error) = match params.q.parse::<Filter>() {
         Ok(filter) if filter.uses_args() && !layout.can_see_args() => {
             (Filter::default(), "your role cannot see args, so it cannot search them".to_owned())
@@ -160,6 +170,7 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
     let first = format!("/jobs?q={}", display::url_encode(&params.q));
     let mut view = JobsPage {
         q: params.q,
+        id_query: display::url_encode(&id_query),
         chips,
         rows: Vec::new(),
         scanned: 0,
@@ -178,7 +189,7 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
     let found = match app.duly.jobs().list(filter.limit(PAGE_SIZE).cursor(cursor).with_details()).await {
         Ok(found) => found,
         // An invalid cursor or queue name: shown next to the filter.
-        Err(error @ duly::Error::Invalid { .. }) => {
+        Err(error @ Error::Invalid { .. }) => {
             view.error = error.to_string();
             return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
         }
@@ -191,6 +202,27 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
         .map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next)))
         .unwrap_or_default();
     render(&view)
+}
+
+/// The jobs whose id was entered into the search box.
+enum SearchedId {
+    Job(JobId),
+    Several,
+    None,
+}
+
+/// Finds the job if the search is an id or a part of one. Such a word may also be a text to search for.
+async fn find_searched_id(app: &App, query: &str) -> Result<SearchedId> {
+    let jobs = app.duly.jobs();
+    if jobs.parse_id(query.trim()).is_err() && query.trim().parse::<IdPart>().is_err() {
+        return Ok(SearchedId::None);
+    }
+    match jobs.find_id(query).await {
+        Ok(id) if jobs.get(id).await?.is_some() => Ok(SearchedId::Job(id)),
+        Ok(_) | Err(Error::NotFound { .. } | Error::Unsupported { .. }) => Ok(SearchedId::None),
+        Err(Error::Conflict { kind: ConflictKind::Ambiguous, .. }) => Ok(SearchedId::Several),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Returns a link per state, which keeps the rest of the filter.

@@ -233,7 +233,7 @@ impl Layout {
     pub(super) fn filter_suggestions(&self) -> String {
         let mut all: Vec<String> = State::ALL.iter().map(|state| format!("state:{state}")).collect();
         all.extend(
-            ["kind:", "queue:", "tag:", "error:", "args.", "since:1h", "since:1d", "until:", "-state:done"]
+            ["id:", "kind:", "queue:", "tag:", "error:", "args.", "since:1h", "since:1d", "until:", "-state:done"]
                 .map(str::to_owned),
         );
         all.extend(["low", "normal", "high", "critical"].map(|priority| format!("priority:{priority}")));

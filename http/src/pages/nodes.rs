@@ -148,6 +148,7 @@ async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJobRow>, String, Strin
 impl RunningJobRow {
     fn new(job: RunningJob) -> RunningJobRow {
         let id = job.id.to_string();
+        let cancel = super::job::confirm_cancel(&job.kind, &job.queue, job.id);
         RunningJobRow {
             short: display::short_id(&id),
             id,
@@ -155,7 +156,7 @@ impl RunningJobRow {
             queue: job.queue,
             attempt: job.attempt,
             since: display::duration(Duration::from_millis(job.running_ms)),
-            cancel: super::job::confirm_cancel(job.id),
+            cancel,
             percent: job.progress.map(|done| (done.clamp(0.0, 1.0) * 100.0) as u32),
         }
     }

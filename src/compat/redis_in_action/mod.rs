@@ -19,13 +19,13 @@ use self::item::Item;
 use super::{one_by_one, script, url_option};
 use crate::error::{Error, Result};
 use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Due, Push, PushResult};
-use crate::job::{HeldJob, JobId, JobRecord, Priority};
+use crate::job::{HeldJob, IdPart, JobId, JobRecord, Priority};
 use crate::node::{Node, NodeId};
 use crate::store::contract::{self, Capabilities, HealthStore, JobStore, Store};
 use crate::store::redis::{QueueKeys, Redis, RedisUrl, key_set, partially_applied, span_micros};
 use crate::store::{
-    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, QueueCounts,
-    StoreOptions, Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, FoundIds, Health, HeartbeatReply, JobPage,
+    QueueCounts, StoreOptions, Wake,
 };
 use crate::sync::LockExt;
 
@@ -297,6 +297,10 @@ impl JobStore for RedisInAction {
             Some(record) => Ok(Some(record)),
             None => waiting::get(self, id).await,
         }
+    }
+
+    async fn find_ids(&self, part: IdPart, max: usize) -> Result<FoundIds> {
+        one_by_one::find_ids(self, part, max).await
     }
 
     async fn list(&self, filter: Filter) -> Result<JobPage> {

@@ -40,13 +40,13 @@ use super::{one_by_one, url_option};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult, check_name};
-use crate::job::{HeldJob, JobId, JobRecord};
+use crate::job::{HeldJob, IdPart, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::contract::{self, Capabilities, HealthStore, JobStore, PeerStore, Store};
 use crate::store::redis::{ConnectionRole, Redis, RedisUrl, Script, ScriptReply, acl_rules};
 use crate::store::{
-    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, Health, HeartbeatReply, JobPage, QueueCounts,
-    StoreOptions, Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, FoundIds, Health, HeartbeatReply, JobPage,
+    QueueCounts, StoreOptions, Wake,
 };
 use crate::sync::LockExt;
 
@@ -243,6 +243,10 @@ impl JobStore for Sidekiq {
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         find_job::get(self, id).await
+    }
+
+    async fn find_ids(&self, part: IdPart, max: usize) -> Result<FoundIds> {
+        one_by_one::find_ids(self, part, max).await
     }
 
     async fn list(&self, filter: Filter) -> Result<JobPage> {

@@ -46,8 +46,9 @@ impl Matcher {
 
     /// Returns whether there are conditions besides queue, state and time. A list then reads more jobs than it returns.
     pub(crate) fn has_job_conditions(&self) -> bool {
-        let Filter { kind, tags, priority, args, group, not, .. } = &self.filter;
-        kind.is_some()
+        let Filter { id, kind, tags, priority, args, group, not, .. } = &self.filter;
+        id.is_some()
+            || kind.is_some()
             || priority.is_some()
             || group.is_some()
             || self.error.is_some()
@@ -57,7 +58,8 @@ impl Matcher {
     /// Returns whether a job may match, by its immutable part alone. This avoids reading the state of other jobs.
     pub(crate) fn may_match(&self, job: &Job) -> bool {
         let filter = &self.filter;
-        filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
+        filter.id.as_ref().is_none_or(|id| id.matches(job.id))
+            && filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
             && filter.priority.is_none_or(|priority| priority == job.priority)
             && filter.tags.iter().all(|tag| job.tags.contains(tag))
             && args_match(&job.args, &filter.args)
@@ -74,7 +76,8 @@ impl Matcher {
         let (filter, job) = (&self.filter, &record.job);
         let equals = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
         let time = to_micros(filter_time_of(record));
-        filter.state.is_none_or(|state| state == record.state)
+        filter.id.as_ref().is_none_or(|id| id.matches(job.id))
+            && filter.state.is_none_or(|state| state == record.state)
             && equals(&filter.queue, &job.queue)
             && equals(&filter.kind, &job.kind)
             && filter.priority.is_none_or(|priority| priority == job.priority)
@@ -107,6 +110,7 @@ fn contains_text(job: &Job, error: &str, wanted: &str) -> bool {
 fn term_matches(term: &FilterTerm, record: &JobRecord, error: &str) -> bool {
     let job = &record.job;
     match term {
+        FilterTerm::Id(id) => id.matches(job.id),
         FilterTerm::State(state) => *state == record.state,
         FilterTerm::Queue(queue) => *queue == job.queue,
         FilterTerm::Kind(kind) => *kind == job.kind,

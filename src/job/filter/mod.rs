@@ -1,19 +1,18 @@
 //! The filter language for jobs, used in code, on the command line, over HTTP and in the dashboard:
 //! `state:dead kind:email args.to:ada error:timeout since:1h`. Pure logic, without clock or store.
 
+mod format;
 mod matches;
 mod parse;
 
-#[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) use crate::job::filter::matches::Matcher;
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{from_micros, to_micros};
 use crate::error::Error;
-use crate::job::{Priority, State};
+use crate::job::{IdPart, Priority, State};
 
 /// Maximum length of a filter, in bytes.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
@@ -36,6 +35,8 @@ pub const FILTER_TERMS_MAX: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Filter {
+    /// The id, or its beginning or end.
+    pub id: Option<IdPart>,
     /// The queue.
     pub queue: Option<String>,
     /// The state.
@@ -91,6 +92,8 @@ impl Filter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterTerm {
+    /// The id has this beginning or end.
+    Id(IdPart),
     /// The job is in this state.
     State(State),
     /// The job is in this queue.
@@ -145,6 +148,39 @@ impl Filter {
     #[must_use]
     pub fn all() -> Self {
         Filter::default()
+    }
+
+    /// Parses the filter of a change to many jobs. Rejects a bare word that may be a mistyped or shortened id: as a filter,
+    /// it would select other jobs, those with the word in their args.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Invalid`] if the text is not a filter, or has such a word.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use duly::Filter;
+    ///
+    /// assert!(Filter::parse_for_change("state:dead 6f0c7c11").is_err());
+    /// assert!(Filter::parse_for_change("state:dead id:6f0c7c11").is_ok());
+    /// assert!(Filter::parse_for_change("state:dead \"6f0c7c11\"").is_ok(), "a quoted word is a text");
+    /// ```
+    pub fn parse_for_change(text: &str) -> Result<Self, Error> {
+        parse::parse(text, true)
+    }
+
+    /// Selects only the job with this id, or the jobs whose ids have this beginning or end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(duly::Filter::all().id("7c11".parse::<duly::job::IdPart>()?), "id:7c11".parse()?);
+    /// # Ok::<_, duly::Error>(())
+    /// ```
+    #[must_use]
+    pub fn id(self, id: impl Into<IdPart>) -> Self {
+        Filter { id: Some(id.into()), ..self }
     }
 
     /// Selects only jobs in this queue.
@@ -366,102 +402,8 @@ impl FromStr for Filter {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        parse::parse(text)
+        parse::parse(text, false)
     }
-}
-
-impl fmt::Display for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut words: Vec<String> = Vec::new();
-        let mut word = |name: &str, value: &str| words.push(format!("{name}:{}", quote_if_needed(value)));
-        if let Some(state) = self.state {
-            word("state", state.as_str());
-        }
-        for (name, value) in [("queue", &self.queue), ("kind", &self.kind)] {
-            if let Some(value) = value {
-                word(name, value);
-            }
-        }
-        self.tags.iter().for_each(|tag| word("tag", tag));
-        if let Some(priority) = self.priority {
-            word("priority", priority.as_str());
-        }
-        for (path, value) in &self.args {
-            word(&format!("args.{path}"), value);
-        }
-        for (name, value) in [("error", &self.error), ("group", &self.group)] {
-            if let Some(value) = value {
-                word(name, value);
-            }
-        }
-        for (name, time) in [("since", self.since), ("until", self.until)] {
-            if let Some(time) = time {
-                word(name, &time.to_string());
-            }
-        }
-        words.extend(self.text.iter().map(|text| quote_bare_word(text)));
-        words.extend(self.not.iter().map(|term| format!("-{term}")));
-        f.write_str(&words.join(" "))
-    }
-}
-
-impl fmt::Display for FilterTerm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FilterTerm::State(state) => write!(f, "state:{state}"),
-            FilterTerm::Queue(queue) => write!(f, "queue:{}", quote_if_needed(queue)),
-            FilterTerm::Kind(kind) => write!(f, "kind:{}", quote_if_needed(kind)),
-            FilterTerm::Tag(tag) => write!(f, "tag:{}", quote_if_needed(tag)),
-            FilterTerm::Priority(priority) => write!(f, "priority:{priority}"),
-            FilterTerm::Args(path, value) => write!(f, "args.{path}:{}", quote_if_needed(value)),
-            FilterTerm::Error(error) => write!(f, "error:{}", quote_if_needed(error)),
-            FilterTerm::Text(text) => f.write_str(&quote_bare_word(text)),
-        }
-    }
-}
-
-impl fmt::Display for FilterTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FilterTime::Ago(ago) => f.write_str(&format_span(*ago)),
-            FilterTime::In(ahead) => write!(f, "+{}", format_span(*ahead)),
-            FilterTime::At(time) => {
-                let time = jiff::Timestamp::from_microsecond(to_micros(*time)).unwrap_or(jiff::Timestamp::MAX);
-                write!(f, "{time}")
-            }
-        }
-    }
-}
-
-/// Formats a duration as [`parse`] accepts it: whole milliseconds, in the largest units that fit.
-fn format_span(time: Duration) -> String {
-    let (secs, millis) = (time.as_secs(), time.subsec_millis());
-    let units = [
-        (secs / 86_400, "d"),
-        (secs % 86_400 / 3_600, "h"),
-        (secs % 3_600 / 60, "m"),
-        (secs % 60, "s"),
-        (u64::from(millis), "ms"),
-    ];
-    let text: String =
-        units.into_iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
-    if text.is_empty() { "0".to_owned() } else { text }
-}
-
-/// Quotes a value if it needs quotes.
-fn quote_if_needed(value: &str) -> String {
-    let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '\\');
-    if plain { value.to_owned() } else { quote(value) }
-}
-
-/// Quotes a free word if it could be taken for something else.
-fn quote_bare_word(word: &str) -> String {
-    let special = word.starts_with('-') || word.contains([':', '<', '>']);
-    if special { quote(word) } else { quote_if_needed(word) }
-}
-
-fn quote(value: &str) -> String {
-    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]

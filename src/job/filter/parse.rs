@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, FilterTerm, FilterTime};
-use crate::job::{Priority, State};
+use crate::job::{IdPart, Priority, State};
 
 const FIELD_NAMES: &str =
-    "state, queue, kind, tag, priority, args.PATH, error, group, since, until, due<TIME, due>TIME";
+    "id, state, queue, kind, tag, priority, args.PATH, error, group, since, until, due<TIME, due>TIME";
 
 /// A word of a filter, with the positions of the word and of its value.
 struct FilterWord {
     start: usize,
     negated: bool,
+    has_quotes: bool,
     name: Option<(String, char)>,
     value: String,
     value_start: usize,
 }
 
-pub(crate) fn parse(text: &str) -> Result<Filter, Error> {
+/// Parses a filter. `is_change`: it selects jobs to change, so a bare word must not look like an id.
+pub(crate) fn parse(text: &str, is_change: bool) -> Result<Filter, Error> {
     if text.len() > FILTER_BYTES_MAX {
         return Err(Error::invalid("filter", format!("longer than {FILTER_BYTES_MAX} bytes; make it shorter")));
     }
@@ -28,6 +30,13 @@ pub(crate) fn parse(text: &str) -> Result<Filter, Error> {
         if n == FILTER_TERMS_MAX {
             return Err(error_at(text, word.start, &format!("more than {FILTER_TERMS_MAX} conditions; remove some")));
         }
+        if is_change && word.name.is_none() && !word.has_quotes && IdPart::is_id_like(&word.value) {
+            return Err(error_at(
+                text,
+                word.start,
+                "looks like an id; write id:DIGITS to select a job by its id, or quotes around it to search args and errors",
+            ));
+        }
         add_word(text, &mut filter, word)?;
     }
     Ok(filter)
@@ -35,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Result<Filter, Error> {
 
 /// Adds the condition of one word.
 fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Error> {
-    let FilterWord { start, negated, name, value, value_start } = word;
+    let FilterWord { start, negated, name, value, value_start, .. } = word;
     let Some((name, operator)) = name else {
         match negated {
             true => filter.not.push(FilterTerm::Text(value)),
@@ -67,6 +76,9 @@ fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Err
                 .map_err(|_| error_at(text, value_start, "not a priority; use low, normal, high or critical"))?;
             FilterTerm::Priority(priority)
         }
+        "id" => FilterTerm::Id(value.parse().map_err(|_| {
+            error_at(text, value_start, "not an id; use the whole id, or 4 or more digits of its beginning or end")
+        })?),
         "queue" => FilterTerm::Queue(value),
         "kind" => FilterTerm::Kind(value),
         "tag" => FilterTerm::Tag(value),
@@ -89,18 +101,25 @@ fn add_word(text: &str, filter: &mut Filter, word: FilterWord) -> Result<(), Err
             }
         },
     };
-    match (negated, term) {
-        (true, term) => filter.not.push(term),
-        (false, FilterTerm::State(state)) => return set_once(text, start, "state", &mut filter.state, state),
-        (false, FilterTerm::Queue(queue)) => return set_once(text, start, "queue", &mut filter.queue, queue),
-        (false, FilterTerm::Kind(kind)) => return set_once(text, start, "kind", &mut filter.kind, kind),
-        (false, FilterTerm::Priority(priority)) => {
-            return set_once(text, start, "priority", &mut filter.priority, priority);
-        }
-        (false, FilterTerm::Error(error)) => return set_once(text, start, "error", &mut filter.error, error),
-        (false, FilterTerm::Tag(tag)) => filter.tags.push(tag),
-        (false, FilterTerm::Args(path, needle)) => filter.args.push((path, needle)),
-        (false, FilterTerm::Text(word)) => filter.text.push(word),
+    if negated {
+        filter.not.push(term);
+        return Ok(());
+    }
+    set_condition(text, filter, start, term)
+}
+
+/// Adds a condition that jobs must meet.
+fn set_condition(text: &str, filter: &mut Filter, start: usize, term: FilterTerm) -> Result<(), Error> {
+    match term {
+        FilterTerm::Id(id) => return set_once(text, start, "id", &mut filter.id, id),
+        FilterTerm::State(state) => return set_once(text, start, "state", &mut filter.state, state),
+        FilterTerm::Queue(queue) => return set_once(text, start, "queue", &mut filter.queue, queue),
+        FilterTerm::Kind(kind) => return set_once(text, start, "kind", &mut filter.kind, kind),
+        FilterTerm::Priority(priority) => return set_once(text, start, "priority", &mut filter.priority, priority),
+        FilterTerm::Error(error) => return set_once(text, start, "error", &mut filter.error, error),
+        FilterTerm::Tag(tag) => filter.tags.push(tag),
+        FilterTerm::Args(path, needle) => filter.args.push((path, needle)),
+        FilterTerm::Text(word) => filter.text.push(word),
     }
     Ok(())
 }
@@ -204,18 +223,18 @@ impl FilterWords<'_> {
         let text = self.text;
         let negated = text[start..].starts_with('-');
         self.position += usize::from(negated);
-        let mut word = FilterWord { start, negated, name: None, value: String::new(), value_start: self.position };
-        let mut quoted = false;
+        let value_start = self.position;
+        let mut word = FilterWord { start, negated, has_quotes: false, name: None, value: String::new(), value_start };
         while let Some(c) = text[self.position..].chars().next() {
             let here = self.position;
             self.position += c.len_utf8();
             match c {
                 '"' => {
-                    quoted = true;
+                    word.has_quotes = true;
                     self.read_quoted(here, &mut word.value)?;
                 }
                 c if c.is_whitespace() => break,
-                ':' | '<' | '>' if word.name.is_none() && !quoted => {
+                ':' | '<' | '>' if word.name.is_none() && !word.has_quotes => {
                     word.name = Some((std::mem::take(&mut word.value), c));
                     word.value_start = self.position;
                 }
@@ -223,7 +242,7 @@ impl FilterWords<'_> {
             }
         }
         if word.value.is_empty() && word.name.is_none() {
-            let reason = if quoted { "no text between the quotes" } else { "no word after the minus" };
+            let reason = if word.has_quotes { "no text between the quotes" } else { "no word after the minus" };
             return Err(error_at(text, start, reason));
         }
         Ok(word)

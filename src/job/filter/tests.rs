@@ -47,7 +47,7 @@ fn every_field_name_parses() {
 fn parse_error_points_at_position() {
     assert_eq!(
         parse_error("kind:mail stat:dead"),
-        "filter: unknown field \"stat\"; use state, queue, kind, tag, priority, args.PATH, error, group, \
+        "filter: unknown field \"stat\"; use id, state, queue, kind, tag, priority, args.PATH, error, group, \
          since, until, due<TIME, due>TIME; a word with a colon needs quotes\n  kind:mail stat:dead\n            ^"
     );
     let cases = [
@@ -63,6 +63,8 @@ fn parse_error_points_at_position() {
         ("-since:1h", 0, "cannot be negated"),
         ("state:dead due<1h", 11, "selects scheduled jobs"),
         ("tries>3", 0, "only due"),
+        ("kind:mail id:c11", 13, "not an id"),
+        ("id:7c11 id:7c12", 8, "given twice"),
     ];
     for (text, position, reason) in cases {
         let error = parse_error(text);
@@ -70,6 +72,13 @@ fn parse_error_points_at_position() {
         let caret = error.lines().last().and_then(|line| line.find('^')).expect("a caret");
         assert_eq!(caret, position + 2, "{error}");
     }
+    for (text, position) in [("state:dead 6f0c7c11", 11), ("beef", 0), ("kind:mail -2026", 10)] {
+        let error = Filter::parse_for_change(text).expect_err(text).to_string();
+        let caret = error.lines().last().and_then(|line| line.find('^')).expect("a caret");
+        assert!(error.contains("looks like an id") && caret == position + 2, "{error}");
+        assert!(text.parse::<Filter>().is_ok(), "a list may search for the word");
+    }
+    assert!(Filter::parse_for_change("kind:beef \"dead beef\" bee id:7c11 2026-11-18 \"cafe\"").is_ok());
     assert!(parse_error(&"x ".repeat(100)).contains("more than 64"));
     assert!(parse_error(&"x".repeat(5_000)).contains("longer than"));
 }
@@ -98,8 +107,14 @@ fn any_state() -> impl Strategy<Value = State> {
     proptest::sample::select(State::ALL.to_vec())
 }
 
+fn any_id() -> impl Strategy<Value = IdPart> {
+    prop_oneof!["[0-9a-f]{4,32}", "…[0-9a-f]{4,32}", "[0-9a-f]{4,16}…[0-9a-f]{0,16}"]
+        .prop_map(|text| text.parse().expect("a part of an id"))
+}
+
 fn any_term() -> impl Strategy<Value = FilterTerm> {
     prop_oneof![
+        any_id().prop_map(FilterTerm::Id),
         any_state().prop_map(FilterTerm::State),
         any_word().prop_map(FilterTerm::Queue),
         any_word().prop_map(FilterTerm::Tag),
@@ -121,7 +136,7 @@ proptest! {
 
     #[test]
     fn filters_survive_their_text(
-        queue in proptest::option::of(any_word()),
+        (id, queue) in (proptest::option::of(any_id()), proptest::option::of(any_word())),
         (kind, error) in (proptest::option::of(any_word()), proptest::option::of(any_word())),
         state in proptest::option::of(any_state()),
         tags in proptest::collection::vec(any_word(), 0..3),
@@ -129,8 +144,9 @@ proptest! {
         not in proptest::collection::vec(any_term(), 0..3),
         (since, until) in (proptest::option::of(any_filter_time()), proptest::option::of(any_filter_time())),
     ) {
-        let filter = Filter { queue, kind, error, state, tags, text, not, since, until, ..Filter::default() };
+        let filter = Filter { id, queue, kind, error, state, tags, text, not, since, until, ..Filter::default() };
         let shown = filter.to_string();
+        prop_assert_eq!(Filter::parse_for_change(&shown).expect(&shown), filter.clone());
         prop_assert_eq!(shown.parse::<Filter>().expect(&shown), filter);
     }
 }

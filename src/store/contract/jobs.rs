@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::capability;
 use crate::error::Result;
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{HeldJob, JobId, JobRecord};
+use crate::job::{HeldJob, IdPart, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::*;
 
@@ -47,6 +47,10 @@ capability! {
 
         /// Returns one job with its failures, progress, log and result.
         async fn get(&self, id: JobId) -> Result<Option<JobRecord>>;
+
+        /// Returns the ids of at most `max` jobs that begin or end with these digits. At most [`ID_SCAN_MAX`] jobs are
+        /// examined if no index has the answer, the newest first if the store knows them.
+        async fn find_ids(&self, part: IdPart, max: usize) -> Result<FoundIds>;
 
         /// Returns a page of jobs that match the filter. The order is stable: a job that does not change appears on
         /// exactly one page. Exception: on Redis, running jobs may appear on two pages while their hash table grows,

@@ -11,6 +11,18 @@ use crate::store::{Capacity, TransferMark};
 /// A job that was held during this many crashes may be their cause; a single crash may be a coincidence.
 pub const CRASH_SUSPECT_MIN: u32 = 2;
 
+/// Most jobs whose ids are examined to find one by the end of its id.
+pub const ID_SCAN_MAX: usize = 4_000_000;
+
+/// The ids of jobs that have a part of an id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundIds {
+    /// The ids, each once.
+    pub ids: Vec<JobId>,
+    /// Whether no other job matches.
+    pub is_complete: bool,
+}
+
 /// A worker's claim on one queue.
 #[derive(Clone, Debug)]
 pub struct Claim {

@@ -109,6 +109,27 @@ pub async fn list_pages_continue_at_the_cursor(site: Site) {
     assert_eq!(site.get("/api/v1/jobs?colour=red").await.pointer(), "colour");
 }
 
+pub async fn job_is_found_by_part_of_its_id(site: Site) {
+    let ids = ["0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c11", "0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c12"];
+    for id in ids {
+        assert_eq!(site.post("/api/v1/jobs", json!({"kind": "mail", "args": "beef", "id": id})).await.status, 201);
+    }
+    let job = site.get("/api/v1/jobs/7C11").await;
+    assert_eq!((job.status, &job.json()["id"]), (200, &json!(ids[0])), "{}", job.text());
+    let listed = site.get("/api/v1/jobs?filter=id:6f0c7c12").await.json();
+    assert_eq!((listed["jobs"].as_array().map(Vec::len), &listed["jobs"][0]["id"]), (Some(1), &json!(ids[1])));
+    let several = site.get("/api/v1/jobs/0198f7a1").await;
+    assert_eq!((several.status, &several.json()["conflict"]), (409, &json!("ambiguous")), "{}", several.text());
+    assert!(ids.iter().all(|id| several.text().contains(id)), "{}", several.text());
+    assert_eq!((site.get("/api/v1/jobs/beef").await.status, site.get("/api/v1/jobs/c11").await.status), (404, 404));
+    let change = site.post("/api/v1/jobs/actions", json!({"action": "remove", "filter": "beef"})).await;
+    assert_eq!((change.status, change.pointer().as_str()), (422, "/filter"), "{}", change.text());
+    assert_eq!(site.send("DELETE", "/api/v1/jobs/7c11", &[], b"").await.status, 204);
+    let audit = site.get("/api/v1/audit").await.text();
+    assert!(audit.contains(ids[0]) && !audit.contains("\"7c11\""), "the audit has the whole id: {audit}");
+    assert_eq!(site.get("/api/v1/jobs/0198f7a1").await.json()["id"], ids[1]);
+}
+
 pub async fn queues_are_paused_and_resumed(site: Site) {
     site.push("mail").await;
     assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.json()["changed"], true);

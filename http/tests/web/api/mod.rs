@@ -43,6 +43,7 @@ on_every_store! {
         bulk_push_accepts_lists_and_lines
         repeated_idempotency_key_pushes_once_and_rejects_another_body
         list_pages_continue_at_the_cursor
+        job_is_found_by_part_of_its_id
         queues_are_paused_and_resumed
         wait_ends_with_the_job
         wait_streams_events

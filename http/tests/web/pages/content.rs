@@ -126,6 +126,34 @@ async fn missing_objects_give_an_error_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pasted_id_opens_the_job() {
+    let fixture = fixture::empty().await;
+    let ids = ["0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c11", "0198f7a1-5a3c-7c1e-9b0e-6f1f6f0cbeef"];
+    for id in ids {
+        let push = duly::Push::new("mail", r#"{"to":"beef"}"#).id(id.parse().expect("an id"));
+        fixture.duly.push(push).await.expect("pushed");
+    }
+    let target = format!("/jobs/{}", ids[0]);
+    for path in ["/jobs?q=7c11", "/jobs?q=%E2%80%A66f0c7c11", &format!("/jobs?q={}+", ids[0]), "/jobs/7c11"] {
+        let response = get(&fixture.url, path).await;
+        assert_eq!((response.status, response.header("location")), (303, Some(&*target)), "{path}");
+    }
+    let page = get(&fixture.url, &target).await.body;
+    assert!(page.contains("Remove job mail …6f0c7c11 from queue default?"), "the question names the job");
+    let several = get(&fixture.url, "/jobs?q=0198f7a1").await;
+    assert!(several.status == 200 && several.body.contains("/jobs?q=id%3A0198f7a1"), "{}", several.body);
+    assert_eq!(get(&fixture.url, "/jobs/0198f7a1").await.header("location"), Some("/jobs?q=id%3A0198f7a1"));
+    let listed = get(&fixture.url, "/jobs?q=id:0198f7a1").await.body;
+    assert!(listed.contains("…6f0c7c11") && listed.contains("…6f0cbeef"));
+    // A word that is no id is a text.
+    let found = get(&fixture.url, "/jobs?q=beef+kind:mail").await;
+    assert!(found.status == 200 && ids.iter().all(|id| found.body.contains(id)));
+    assert_eq!(get(&fixture.url, "/jobs?q=cafe").await.status, 200);
+    let refused = post(&fixture.url, "/jobs/actions", "do=remove-all&q=beef&confirm=2&typed=2").await;
+    assert!(refused.status == 422 && refused.body.contains("looks like an id"), "{}", refused.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_of_a_rejected_form_is_updated_from_its_own_address() {
     let fixture = fixture::full().await;
     for (path, form) in [("/queues/mail/clear", "name=wrong"), ("/queues/mail/capacity", "jobs=many")] {

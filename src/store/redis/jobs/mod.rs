@@ -4,6 +4,7 @@ pub(crate) mod cancel;
 pub(crate) mod capacity;
 pub(crate) mod claim;
 pub(crate) mod edit;
+pub(crate) mod find_ids;
 pub(crate) mod job_index;
 pub(crate) mod list;
 pub(crate) mod progress;
@@ -19,14 +20,14 @@ use tokio::sync::mpsc;
 
 use crate::error::Result;
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{HeldJob, JobId, JobRecord};
+use crate::job::{HeldJob, IdPart, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::nodes::wakes;
 use crate::store::redis::{Redis, nodes, script};
 use crate::store::{
-    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, HeartbeatReply, JobPage, JobStore, QueueCounts,
-    Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, FoundIds, HeartbeatReply, JobPage, JobStore,
+    QueueCounts, Wake,
 };
 
 #[async_trait]
@@ -49,6 +50,10 @@ impl JobStore for Redis {
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         query::get(self, id).await
+    }
+
+    async fn find_ids(&self, part: IdPart, max: usize) -> Result<FoundIds> {
+        find_ids::find_ids(self, &part, max).await
     }
 
     async fn list(&self, filter: Filter) -> Result<JobPage> {

@@ -8,6 +8,7 @@ pub(crate) mod counts;
 pub(crate) mod deferred;
 pub(crate) mod edit;
 pub(crate) mod failures;
+pub(crate) mod find_ids;
 pub(crate) mod job_index;
 pub(crate) mod list;
 pub(crate) mod progress;
@@ -26,14 +27,14 @@ use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, PushResult};
-use crate::job::{HeldJob, JobId, JobRecord};
+use crate::job::{HeldJob, IdPart, JobId, JobRecord};
 use crate::node::{Node, NodeId};
 use crate::store::sqlite::maintenance::upkeep;
 use crate::store::sqlite::nodes::listener;
 use crate::store::sqlite::{Sqlite, disk_reserve, errors, nodes};
 use crate::store::{
-    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, HeartbeatReply, JobPage, JobStore, PRUNE_MAX,
-    QueueCounts, Wake,
+    AttemptEnd, ChangeResult, ChangeTarget, Claim, ClaimReply, Filter, FoundIds, HeartbeatReply, JobPage, JobStore,
+    PRUNE_MAX, QueueCounts, Wake,
 };
 
 #[async_trait]
@@ -66,6 +67,10 @@ impl JobStore for Sqlite {
 
     async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         self.query("get", move |conn| query::get(conn, id)).await
+    }
+
+    async fn find_ids(&self, part: IdPart, max: usize) -> Result<FoundIds> {
+        find_ids::find_ids(self, part, max).await
     }
 
     async fn list(&self, filter: Filter) -> Result<JobPage> {
