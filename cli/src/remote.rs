@@ -286,7 +286,7 @@ impl RemoteStatsArgs {
     fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
         const COUNTS: [&str; 7] = ["pushed", "done", "retried", "buried", "released", "cancelled", "taken_back"];
         let queue = self.queue.map(|queue| format!("&queue={}", url_encode(&queue))).unwrap_or_default();
-        let history = server.get_list(&format!("/stats/history?minutes={}{queue}", self.minutes), "points")?;
+        let history = server.get_list(&format!("/stats/history?range={}m{queue}", self.minutes), "points")?;
         let mut sums: BTreeMap<String, [u64; 7]> = BTreeMap::new();
         for point in history["points"].as_array().into_iter().flatten() {
             let sum = sums.entry(point["queue"].as_str().unwrap_or_default().to_owned()).or_default();

@@ -40,11 +40,21 @@ const charts = new Map();
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (name) => css(({ pushed: '--faint', retried: '--running', buried: '--dead', cancelled: '--scheduled' })[name] ?? `--${name}`);
 const millis = (v) => v < 1000 ? `${v < 10 ? +v.toFixed(1) : Math.round(v)} ms` : v < 60e3 ? `${+(v / 1000).toFixed(1)} s` : formatSeconds(Math.round(v / 1000));
+// An axis has one unit per label, so that labels are short.
+const SECOND = 1e3, MINUTE = 60e3, HOUR = 3600e3, DAY = 86400e3;
+const TIME_STEPS = [...[1e-2, 1e-1, 1, 10, 100].flatMap((n) => [n, 2 * n, 5 * n]), ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND),
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map((n) => n * DAY)];
+const axisMillis = (v) => {
+  const [unit, name] = v < SECOND ? [1, 'ms'] : v < MINUTE ? [SECOND, 's'] : v < HOUR ? [MINUTE, 'min'] : v < DAY ? [HOUR, 'h'] : [DAY, 'd'];
+  return v === 0 ? '0' : `${+(v / unit).toFixed(2)} ${name}`;
+};
+const percent = (v) => `${+v.toFixed(1)} %`;
 const jobs = (v) => v.toLocaleString('en-US', { notation: v >= 1e5 ? 'compact' : 'standard', maximumFractionDigits: 1 });
 
 function draw(box) {
   if (!window.uPlot || !box.clientWidth) return;
-  const { times, series, partial } = JSON.parse(box.dataset.chart);
+  const { start, step, series, partial } = JSON.parse(box.dataset.chart);
+  const times = series[0].values.map((_, i) => start + i * step);
   // The line to the running interval is dashed: a series of its own after the one with all others.
   const end = times.length - 1;
   const part = (values, shown) => values.map((v, i) => (shown(i) ? v : null));
@@ -52,29 +62,35 @@ function draw(box) {
   const data = [times, ...series.flatMap((one) => lines(one.values))];
   const old = charts.get(box);
   if (old) return old.setData(data);
-  const format = box.dataset.unit === 'ms' ? millis : jobs;
+  const format = { ms: millis, percent }[box.dataset.unit] ?? jobs;
+  const axisFormat = format === millis ? axisMillis : format;
+  const steps = format === millis ? TIME_STEPS : format === jobs ? [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) : [1, 2, 5, 10, 20, 25, 50];
   const zone = document.body.dataset.zone;
-  const formatTime = (s, more) => {
+  const days = times.length * step > 86400 * 2;
+  const clock = { hour: '2-digit', minute: '2-digit', ...(step < 60 && { second: '2-digit' }) };
+  const formatTime = (s, parts) => {
     try {
-      return new Date(s * 1000).toLocaleTimeString('en-GB', { timeZone: zone, hour: '2-digit', minute: '2-digit', ...more });
-    } catch { return new Date(s * 1000).toISOString().slice(11, 16); }
+      return new Date(s * 1000).toLocaleString('en-GB', { timeZone: zone, ...parts });
+    } catch { return new Date(s * 1000).toISOString().slice(5, 16).replace('T', ' '); }
   };
+  const tickTime = (s) => formatTime(s, days ? { day: 'numeric', month: 'short' } : { hour: '2-digit', minute: '2-digit' });
+  const pointTime = (s) => formatTime(s, days ? { day: 'numeric', month: 'short', ...clock } : clock);
   const axis = { stroke: css('--faint'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: '12px system-ui' };
   const tooltip = Object.assign(document.createElement('div'), { className: 'tooltip', hidden: true });
   const plot = new window.uPlot({
     width: box.clientWidth, height: box.clientHeight, legend: { show: false }, padding: [8, 18, 0, 0],
     cursor: { y: false, points: { size: 7 } },
     scales: { x: { time: true }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.08 : 1] } },
-    axes: [{ ...axis, values: (_, at) => at.map((s) => formatTime(s)), space: 70, size: 26, gap: 4 },
-      { ...axis, values: (_, at) => at.map((v) => v === null ? '' : format(v)), size: 62, ...(format === jobs && { incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }) }],
+    axes: [{ ...axis, values: (_, at) => at.map(tickTime), space: 70, incrs: days ? [1, 2, 3, 5, 7, 10].map((n) => n * 86400) : [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600], size: 26, gap: 4 },
+      { ...axis, values: (_, at) => at.map((v) => v === null ? '' : axisFormat(v)), size: 62, incrs: steps }],
     series: [{}, ...series.flatMap((one) => lines(one.values).map((_, i) => ({ label: one.name, stroke: colour(one.class), width: 1.75, spanGaps: true, points: { show: times.length < 8, size: 5 }, ...(i && { dash: [4, 4] }) })))],
     hooks: { setCursor: [(u) => {
       const { idx, left } = u.cursor;
       tooltip.hidden = idx === null || idx === undefined || left < 0;
       if (tooltip.hidden) return;
       const value = (i) => partial ? u.data[2 * i + 1][idx] ?? u.data[2 * i + 2][idx] : u.data[i + 1][idx];
-      const soFar = partial && idx === u.data[0].length - 1 ? ' so far' : '';
-      tooltip.textContent = [formatTime(u.data[0][idx]) + soFar, ...series.map((one, i) => `${one.name} ${value(i) === null ? '–' : format(value(i))}`)].join('  ·  ');
+      const soFar = partial && idx === u.data[0].length - 1 ? ' (running, projected)' : '';
+      tooltip.textContent = [pointTime(u.data[0][idx]) + soFar, ...series.map((one, i) => `${one.name} ${value(i) === null ? '–' : format(value(i))}`)].join('  ·  ');
       const x = left + 70;
       tooltip.style.left = `${Math.max(0, Math.min(x, box.clientWidth - tooltip.offsetWidth))}px`;
       tooltip.style.top = '0';

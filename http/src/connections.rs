@@ -211,6 +211,8 @@ impl BoundServer {
         if has_link {
             tasks.spawn(watch_for_token(app.clone(), stop.clone()));
         }
+        let (sampled, sampling) = (app.clone(), stop.clone());
+        tasks.spawn(async move { sampled.samples.collect(&sampled.duly, &sampling).await });
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,

@@ -43,6 +43,7 @@ mod pages;
 mod problem;
 mod queue_count_limit;
 mod rate_limit;
+mod samples;
 mod server;
 mod sessions;
 mod sign_in_link;

@@ -18,6 +18,7 @@ use super::local;
 use super::metrics::MetricsText;
 use super::queue_count_limit::QueueCountLimit;
 use super::rate_limit::RateLimits;
+use super::samples::Samples;
 use super::sessions::{SessionCookie, Sessions};
 use super::sign_in_link::SignInLink;
 use super::token_cache::TokenCache;
@@ -386,6 +387,7 @@ impl Server {
             events: Arc::default(),
             waits: Waits::default(),
             metrics: MetricsText::default(),
+            samples: Samples::default(),
             operations: Operations::default(),
             options,
             duly,
@@ -442,6 +444,8 @@ pub(crate) struct App {
     pub(crate) waits: Waits,
     /// The most recent text of `/metrics`.
     pub(crate) metrics: MetricsText,
+    /// The points of the finest charts.
+    pub(crate) samples: Samples,
     /// Bulk actions, running and finished.
     pub(crate) operations: Operations,
 }

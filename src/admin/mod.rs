@@ -22,7 +22,7 @@ pub use crate::peers::RunningJob;
 pub use crate::store::sqlite::{ReadOnlySql, SqlTable};
 pub use crate::store::{
     AuditEntry, AuditOutcome, AuditRecord, CancelResult, Capacity, DeadGroup, Health, Histogram, History, HistoryPoint,
-    HistoryQuery, Invariant, JobEdit, JobPage, KindStats, QueueCounts, Role, StatCounters, StoreUrl, Token,
-    TransferMark, VerifyReport, Violation, parse_duration,
+    HistoryQuery, Invariant, JobEdit, JobPage, KindStats, KindStatsQuery, QueueCounts, Resolution, Role, StatCounters,
+    StoreUrl, Token, TransferMark, VerifyReport, Violation, parse_duration,
 };
 pub use crate::transfer::{QueueTransferReport, Transfer, TransferProgress};

@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
     use crate::job::Outcome;
-    use crate::store::{AttemptTiming, StatsStore, outcome_index};
+    use crate::store::{AttemptTiming, KindStatsQuery, StatsStore, outcome_index};
 
     #[tokio::test]
     async fn close_sends_the_remaining_statistics() {
@@ -315,7 +315,7 @@ mod tests {
         duly.close().await;
 
         let duly = Duly::open_file(&path).await.expect("opens");
-        let kinds = duly.store.kind_stats(1).await.expect("reads");
+        let kinds = duly.store.kind_stats(KindStatsQuery::last_hours(1)).await.expect("reads");
         assert!(kinds.iter().any(|stats| stats.kind == "mail"), "{kinds:?}");
     }
 }

@@ -226,7 +226,7 @@ impl Queues<'_> {
         remove_unused_queues(&*self.duly.store).await
     }
 
-    /// Returns the statistics of the last minutes, by minute and queue.
+    /// Returns the statistics of the last minutes or hours, by queue. Minutes are kept for a day, hours for 30 days.
     ///
     /// # Errors
     ///

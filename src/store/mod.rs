@@ -40,19 +40,24 @@ pub(crate) use self::types::history::PUSHED_INDEX;
 #[cfg(feature = "sqlite")]
 pub(crate) use self::types::history::TAKEN_BACK_INDEX;
 pub use self::types::history::{
-    HISTOGRAM_BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryPoint, HistoryQuery, StatCounters,
+    HISTOGRAM_BUCKETS, HISTORY_HOURS_MAX, HISTORY_MINUTES_MAX, Histogram, History, HistoryPoint, HistoryQuery,
+    Resolution, StatCounters,
 };
 pub(crate) use self::types::history::{STAT_NUMBERS, outcome_index, timing_indexes};
 pub use self::types::jobs::{
     AttemptEnd, AttemptTiming, CRASH_SUSPECT_MIN, CancelReply, CancelResult, ChangeResult, Claim, ClaimReply, FoundIds,
     Health, HeartbeatReply, ID_SCAN_MAX, JobPage, QueueCounts, Wake,
 };
-pub use self::types::kinds::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS};
+pub use self::types::kinds::{
+    KIND_HOURS_MAX, KIND_MINUTES_MAX, KIND_STATS_MAX, KindStats, KindStatsQuery, OTHER_KINDS,
+};
 pub use self::types::locks::{
     LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LOCK_SLOTS_MAX, LOCK_WAITERS_CHECKED_MAX, LOCK_WAITS_MAX, LockOwner, LockPage,
     LockRecord, LockReply, LockRequest, LockTurn,
 };
 pub use self::types::peers::{AnnounceReply, CONNECTIONS_BATCH_MAX, Notification, PeerInfo, Recipient};
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) use self::types::stat_points::{HistoryPoints, KindPoints};
 pub(crate) use self::types::tokens::to_hex;
 pub use self::types::tokens::{NewToken, Role, TOKENS_MAX, Token};
 pub use self::types::transfer::{

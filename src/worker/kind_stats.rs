@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use crate::job::push::check_name;
 use crate::store::{
-    AttemptTiming, KIND_STATS_MAX, KindStats, OTHER_KINDS, STAT_NUMBERS, StatCounters, StatsStore, Store,
-    timing_indexes,
+    AttemptTiming, KIND_STATS_MAX, KindStats, KindStatsQuery, OTHER_KINDS, STAT_NUMBERS, StatCounters, StatsStore,
+    Store, timing_indexes,
 };
 use crate::sync::LockExt;
 
@@ -88,32 +89,36 @@ async fn flush_later(scheduled: ScheduledFlush, store: Weak<dyn Store>) {
 }
 
 impl crate::client::Duly {
-    /// Returns statistics of attempts by kind for the last hours (at most 24), hour by hour; the current hour is last.
+    /// Returns statistics of attempts by kind, by minute or by hour; the current interval is last.
     ///
-    /// Workers send them every few seconds and when they stop. An hour has at most 200 kinds; the rest is `(other)`.
+    /// Workers send them every few seconds and when they stop. An interval has at most 200 kinds; the rest is `(other)`.
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Store`](crate::Error::Store) if the store cannot be reached, and
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if it keeps no statistics.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name of the kind is invalid.
+    /// - [`Error::Store`](crate::Error::Store): the store cannot be reached.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported): the store keeps no statistics.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use duly::{Ctx, Duly, Push};
+    /// # use duly::{Ctx, Duly, Push, admin::KindStatsQuery};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> duly::Result<()> {
     /// # let duly = Duly::open(":memory:").await?;
     /// duly.push(Push::new("mail", "{}")).await?;
     /// duly.worker().on_kind("mail", async |_: Ctx| ()).drain().await?;
-    /// for hour in duly.kind_stats(24).await? {
-    ///     println!("{}: {} done", hour.kind, hour.counters.done);
+    /// for total in duly.kind_stats(KindStatsQuery::last_hours(24).sum_intervals()).await? {
+    ///     println!("{}: {} done", total.kind, total.counters.done);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn kind_stats(&self, hours: u32) -> crate::Result<Vec<KindStats>> {
-        self.store.kind_stats(hours).await
+    pub async fn kind_stats(&self, query: KindStatsQuery) -> crate::Result<Vec<KindStats>> {
+        if let Some(kind) = query.kind.as_deref().filter(|kind| *kind != OTHER_KINDS) {
+            check_name("kind", kind)?;
+        }
+        self.store.kind_stats(query).await
     }
 }
 
@@ -134,13 +139,13 @@ mod tests {
         second.block_on(async { count() });
         assert!(duly.kind_stats.lock().flush_scheduled);
         second.block_on(duly.kind_stats.flush(&*duly.store));
-        let points = second.block_on(duly.kind_stats(1)).expect("are kept");
+        let points = second.block_on(duly.kind_stats(KindStatsQuery::last_hours(1))).expect("are kept");
         assert_eq!(points.iter().map(|point| point.counters.done).sum::<u64>(), 2, "no attempt is lost");
     }
 
     #[test]
     fn name_of_other_kinds_is_not_a_valid_kind() {
-        assert!(crate::job::push::check_name("kind", OTHER_KINDS).is_err());
+        assert!(check_name("kind", OTHER_KINDS).is_err());
     }
 
     fn new_runtime() -> tokio::runtime::Runtime {

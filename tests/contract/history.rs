@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::admin::QueueCounts;
 use duly::job::{Due, HeldJob};
-use duly::store::{AttemptEnd, AttemptTiming, HistoryQuery, JobStore, StatCounters, StatsStore};
+use duly::store::{AdminStore, AttemptEnd, AttemptTiming, HistoryQuery, JobStore, StatCounters, StatsStore};
 use duly::{Outcome, Priority, Push};
 
 use crate::test_store::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};
@@ -51,7 +51,7 @@ pub async fn history_counts_by_minute_and_queue(store: TestStore) {
     assert_eq!((by_queue["default"].pushed, by_queue["other"].pushed), (4, 1));
     let points: Vec<_> = history.points.iter().filter(|point| point.queue == "default").collect();
     assert_eq!(points.len(), 2);
-    assert_eq!(points[1].minute.duration_since(points[0].minute).expect("oldest first"), MINUTE);
+    assert_eq!(points[1].start.duration_since(points[0].start).expect("oldest first"), MINUTE);
 }
 
 pub async fn history_counts_lateness_and_duration(store: TestStore) {
@@ -126,6 +126,75 @@ pub async fn history_is_kept_for_a_day(store: TestStore) {
     store.prune().await;
     assert_eq!(counters(&store, 0).await.pushed, 2);
     assert_eq!(counters(&store, u32::MAX).await.pushed, 2);
+}
+
+/// Returns the pushed jobs of each hour of the queue `default`.
+async fn pushed_by_hour(store: &TestStore, hours: u32) -> Vec<u64> {
+    let query = HistoryQuery::last_hours(hours).queue("default".to_owned());
+    let history = store.store.history(query).await.expect("reads");
+    history.points.iter().map(|point| point.counters.pushed).collect()
+}
+
+pub async fn each_minute_is_in_one_hour(store: TestStore) {
+    // The minutes of an hour end in different ways: by a prune, by a read, by the next event.
+    let mut pushed = 0;
+    for n in 0..130u64 {
+        store.push(job(&n.to_string())).await;
+        pushed += 1;
+        match n % 13 {
+            0 => drop(store.prune().await),
+            1 => assert_eq!(pushed_by_hour(&store, 0).await.iter().sum::<u64>(), pushed, "after {n} minutes"),
+            _ => {}
+        }
+        store.sleep(MINUTE);
+    }
+    let hours = pushed_by_hour(&store, 0).await;
+    assert_eq!((hours.len(), hours.iter().sum::<u64>()), (3, pushed), "{hours:?}");
+    assert!(hours.contains(&60), "a whole hour: {hours:?}");
+    let totals = store.store.queue_totals().await.expect("reads");
+    assert_eq!(totals.iter().map(|(_, total)| total.pushed).sum::<u64>(), pushed);
+    assert_eq!(pushed_by_hour(&store, 0).await, hours, "reading changes nothing");
+}
+
+pub async fn hours_are_kept_for_30_days(store: TestStore) {
+    let hour = 60 * MINUTE;
+    store.push_all(vec![job("old"), job("other").queue("other")]).await;
+    let held = store.claim_one("a").await;
+    let node = store.node("a").await;
+    let end = timed(AttemptEnd::from_held(&held, Outcome::Ack, KEEP));
+    store.store.settle(node, vec![end]).await.expect("settles");
+    // Long after the minutes are gone.
+    for _ in 0..4 {
+        store.sleep(7 * 24 * hour);
+        store.push(job("new")).await;
+        while store.prune().await > 0 {}
+    }
+    assert_eq!(counters(&store, 0).await.pushed, 1, "the last minute");
+    assert_eq!(pushed_by_hour(&store, 0).await, [1, 1, 1, 1, 1]);
+    assert_eq!(pushed_by_hour(&store, 7 * 24).await, [1], "a week");
+    let summed = store.store.history(HistoryQuery::last_hours(0).sum_queues()).await.expect("reads");
+    let first = &summed.points[0];
+    assert_eq!((first.queue.as_str(), first.counters.pushed, first.counters.done), ("", 2, 1));
+    let took = first.counters.duration.quantile(0.5).expect("timed");
+    assert!((SECOND / 2..=2 * SECOND).contains(&took), "{took:?}");
+    assert_eq!(summed.points.len(), 5);
+    store.sleep(2 * 24 * hour + MINUTE);
+    assert_eq!(pushed_by_hour(&store, u32::MAX).await, [1, 1, 1, 1], "the first is 30 days old");
+    store.sleep(60 * 24 * hour);
+    store.push(job("newest")).await;
+    assert_eq!(pushed_by_hour(&store, 0).await, [1]);
+}
+
+pub async fn removed_queue_leaves_no_hours(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.sleep(60 * MINUTE);
+    store.remove(id).await;
+    store.push(job("two").queue("other")).await;
+    assert_eq!(pushed_by_hour(&store, 0).await, [1]);
+    store.store.remove_queue("default", false).await.expect("removes");
+    assert_eq!(pushed_by_hour(&store, 0).await, [0; 0]);
+    store.push(job("three")).await;
+    assert_eq!(pushed_by_hour(&store, 0).await, [1], "of the new queue");
 }
 
 pub async fn counts_follow_every_state_change(store: TestStore) {

@@ -260,6 +260,9 @@ contract! {
         rejected_settle_is_not_counted
         mixed_settle_counts_only_recorded_outcomes
         history_is_kept_for_a_day
+        each_minute_is_in_one_hour
+        hours_are_kept_for_30_days
+        removed_queue_leaves_no_hours
         counts_follow_every_state_change;
     capacity:
         full_queue_rejects_the_whole_push
@@ -404,7 +407,8 @@ contract! {
         totals_grow_even_after_history_is_pruned
         totals_include_days_without_reads
         totals_are_kept_per_queue
-        kinds_are_counted_per_hour_for_a_day
+        kinds_are_counted_per_hour_for_30_days
+        kinds_are_counted_per_minute_for_two_hours
         kinds_beyond_the_maximum_are_counted_together
         worker_reports_outcomes_by_kind
         workers_that_drain_prune_done_jobs

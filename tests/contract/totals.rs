@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use duly::admin::StatCounters;
-use duly::bounds::{KIND_HOURS_MAX, OTHER_KINDS};
-use duly::store::{AttemptTiming, JobStore, KIND_STATS_MAX, StatsStore};
+use duly::bounds::{KIND_HOURS_MAX, KIND_MINUTES_MAX, OTHER_KINDS};
+use duly::store::{AttemptTiming, JobStore, KIND_STATS_MAX, KindStatsQuery, StatsStore};
 use duly::{Ctx, Outcome, Priority};
 
 use crate::test_store::*;
@@ -116,17 +116,17 @@ async fn add(store: &TestStore, kinds: Vec<(String, StatCounters)>) {
 }
 
 async fn kinds_of(store: &TestStore, hours: u32) -> Vec<(String, u64)> {
-    let points = store.store.kind_stats(hours).await.expect("reads");
+    let points = store.store.kind_stats(KindStatsQuery::last_hours(hours)).await.expect("reads");
     points.into_iter().map(|point| (point.kind, point.counters.done)).collect()
 }
 
-pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
+pub async fn kinds_are_counted_per_hour_for_30_days(store: TestStore) {
     let hour = Duration::from_secs(3600);
     let stats = |done| vec![("mail".to_owned(), counters(done, 1)), ("report.build".to_owned(), counters(1, 0))];
     assert_eq!(kinds_of(&store, 24).await, []);
     add(&store, stats(3)).await;
     add(&store, stats(4)).await;
-    let points = store.store.kind_stats(24).await.expect("reads");
+    let points = store.store.kind_stats(KindStatsQuery::last_hours(24)).await.expect("reads");
     assert_eq!((points[0].kind.as_str(), &points[0].counters), ("mail", &counters(7, 2)));
     assert_eq!((points[1].kind.as_str(), &points[1].counters), ("report.build", &counters(2, 0)));
     store.sleep(hour);
@@ -137,12 +137,39 @@ pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
     assert_eq!(kinds_of(&store, 24).await.len(), 4, "and the one before");
     store.sleep(hour * (KIND_HOURS_MAX - 1));
     add(&store, stats(9)).await;
-    assert_eq!(
-        kinds_of(&store, 24).await,
-        named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)])
-    );
+    assert_eq!(kinds_of(&store, 0).await, named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)]));
+    let summed = store.store.kind_stats(KindStatsQuery::last_hours(0).sum_intervals()).await.expect("reads");
+    let summed: Vec<_> = summed.into_iter().map(|point| (point.kind, point.counters.done)).collect();
+    assert_eq!(summed, named(&[("mail", 10), ("report.build", 2)]));
+    let mail = KindStatsQuery::last_hours(u32::MAX).kind("mail".to_owned());
+    let mail = store.store.kind_stats(mail).await.expect("reads");
+    assert_eq!(mail.iter().map(|point| point.counters.done).collect::<Vec<_>>(), [1, 9]);
+    assert_eq!(mail[1].start.duration_since(mail[0].start).expect("oldest first"), hour * (KIND_HOURS_MAX - 1));
     store.sleep(hour * KIND_HOURS_MAX);
-    assert_eq!(kinds_of(&store, 24).await, []);
+    assert_eq!(kinds_of(&store, 0).await, []);
+    add(&store, stats(5)).await;
+    assert_eq!(kinds_of(&store, 0).await, named(&[("mail", 5), ("report.build", 1)]));
+}
+
+pub async fn kinds_are_counted_per_minute_for_two_hours(store: TestStore) {
+    let minute = Duration::from_secs(60);
+    let minutes_of = async |minutes| {
+        let query = KindStatsQuery::last_minutes(minutes).kind("mail".to_owned());
+        let points = store.store.kind_stats(query).await.expect("reads");
+        points.into_iter().map(|point| point.counters.done).collect::<Vec<_>>()
+    };
+    for n in 1..=3 {
+        add(&store, vec![("mail".to_owned(), counters(n, 1)), ("other".to_owned(), counters(1, 0))]).await;
+        store.sleep(minute);
+    }
+    assert_eq!(minutes_of(4).await, [1, 2, 3]);
+    assert_eq!(minutes_of(3).await, [2, 3], "the current minute has none yet");
+    store.sleep(minute * (KIND_MINUTES_MAX - 3));
+    add(&store, vec![("mail".to_owned(), counters(7, 0))]).await;
+    assert_eq!(minutes_of(0).await, [2, 3, 7]);
+    let hours = KindStatsQuery::last_hours(3).kind("mail".to_owned()).sum_intervals();
+    let hours = store.store.kind_stats(hours).await.expect("reads");
+    assert_eq!(hours.iter().map(|point| point.counters.done).collect::<Vec<_>>(), [13], "each is in one hour");
 }
 
 pub async fn kinds_beyond_the_maximum_are_counted_together(store: TestStore) {
@@ -160,7 +187,7 @@ pub async fn worker_reports_outcomes_by_kind(store: TestStore) {
     let bad = async |_: Ctx| Outcome::bury("oh");
     let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);
     worker.drain().await.expect("works");
-    let points = store.duly.kind_stats(1).await.expect("reads");
+    let points = store.duly.kind_stats(KindStatsQuery::last_hours(1)).await.expect("reads");
     let found: Vec<_> = points
         .iter()
         .map(|p| (p.kind.as_str(), p.counters.done, p.counters.buried, p.counters.duration.count()))

@@ -15,8 +15,11 @@ use crate::json::QueryParams;
 use crate::problem::Result;
 use crate::server::{App, AppState};
 use crate::views::Quantiles;
-use duly::admin::{KindStats, StatCounters};
+use duly::admin::{KindStats, KindStatsQuery, StatCounters};
 use duly::bounds::KIND_HOURS_MAX;
+
+/// The default number of hours.
+const DEFAULT_HOURS: u32 = 24;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(kinds))
@@ -26,7 +29,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct KindParams {
-    /// The number of hours (24, at most 24), including the current one.
+    /// The number of hours (24, at most 720), including the current one.
     hours: Option<u32>,
 }
 
@@ -71,8 +74,8 @@ async fn kinds(
     _: Identity,
     QueryParams(params): QueryParams<KindParams>,
 ) -> Result<axum::Json<KindsView>> {
-    let hours = positive("hours", params.hours, KIND_HOURS_MAX, KIND_HOURS_MAX)?;
-    let all = totals_by_kind(app.duly.kind_stats(hours).await?);
+    let hours = positive("hours", params.hours, DEFAULT_HOURS, KIND_HOURS_MAX)?;
+    let all = totals_by_kind(app.duly.kind_stats(KindStatsQuery::last_hours(hours).sum_intervals()).await?);
     let view = |(kind, counters): (String, StatCounters)| KindView {
         kind,
         done: counters.done,

@@ -1,7 +1,6 @@
 //! Charts of time series as plain SVG, visible without scripts. The script replaces them by charts with axes and a
 //! cursor. Pure.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -10,6 +9,8 @@ use super::display;
 /// The size of a chart.
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 180.0;
+/// The most points of a line without the script; those of longer series are averaged.
+const LINE_POINTS_MAX: usize = 240;
 /// The size of a sparkline.
 const SPARK_WIDTH: f64 = 100.0;
 const SPARK_HEIGHT: f64 = 20.0;
@@ -21,6 +22,8 @@ pub(super) enum Unit {
     Jobs,
     /// Milliseconds.
     Millis,
+    /// Parts of a hundred.
+    Percent,
 }
 
 impl Unit {
@@ -28,6 +31,7 @@ impl Unit {
         match self {
             Unit::Jobs => "jobs",
             Unit::Millis => "ms",
+            Unit::Percent => "percent",
         }
     }
 
@@ -36,6 +40,8 @@ impl Unit {
         match self {
             Unit::Jobs => display::count(value.max(0.0).round() as u64),
             Unit::Millis => display::duration(Duration::from_secs_f64((value.max(0.0) / 1_000.0).min(1e15))),
+            Unit::Percent if value == 0.0 => "0 %".to_owned(),
+            Unit::Percent => format!("{value:.1} %"),
         }
     }
 }
@@ -62,12 +68,25 @@ pub(super) struct Chart {
     pub id: &'static str,
     pub title: &'static str,
     pub unit: Unit,
-    pub unit_label: &'static str,
-    /// Seconds since 1970.
-    pub times: Vec<i64>,
+    pub unit_label: String,
+    /// The start of the first interval in seconds since 1970.
+    pub start: i64,
+    /// The seconds of an interval.
+    pub step: i64,
     pub series: Vec<Series>,
     /// The last interval is still running: its line is dashed, and the legend shows the one before.
     pub ends_partial: bool,
+    /// The values can be added up.
+    pub has_totals: bool,
+}
+
+/// A series in numbers.
+pub(super) struct SeriesNumbers {
+    pub name: &'static str,
+    pub last: String,
+    pub lowest: String,
+    pub highest: String,
+    pub total: String,
 }
 
 impl Chart {
@@ -103,7 +122,26 @@ impl Chart {
     /// Formats the most recent value of a series, without the running interval.
     pub(super) fn last(&self, series: &Series) -> String {
         let complete = series.values.iter().take(self.complete(series));
-        complete.rev().flatten().next().map_or_else(|| "–".to_owned(), |value| self.unit.format(*value))
+        self.format(complete.rev().flatten().next().copied())
+    }
+
+    fn format(&self, value: Option<f64>) -> String {
+        value.map_or_else(|| "–".to_owned(), |value| self.unit.format(value))
+    }
+
+    /// Returns the series in numbers, without the running interval.
+    pub(super) fn numbers(&self) -> Vec<SeriesNumbers> {
+        let numbers = |series: &Series| {
+            let known = || series.values[..self.complete(series)].iter().flatten().copied();
+            SeriesNumbers {
+                name: series.name,
+                last: self.last(series),
+                lowest: self.format(known().reduce(f64::min)),
+                highest: self.format(known().reduce(f64::max)),
+                total: self.unit.format(known().sum()),
+            }
+        };
+        self.series.iter().map(numbers).collect()
     }
 
     /// Returns a description for screen readers.
@@ -113,19 +151,26 @@ impl Chart {
         format!("{}: {}", self.title, series.join(", "))
     }
 
-    /// Returns the times and the series as JSON, for the script.
+    /// Returns the series as JSON, for the script.
     pub(super) fn data(&self) -> String {
         let series: Vec<_> = self
             .series
             .iter()
             .map(|series| {
-                let values: Vec<_> =
-                    series.values.iter().map(|value| value.map(|v| (v * 100.0).round() / 100.0)).collect();
+                let values: Vec<_> = series.values.iter().map(|value| value.map(short_number)).collect();
                 serde_json::json!({ "name": series.name, "class": series.class, "values": values })
             })
             .collect();
-        serde_json::json!({ "times": self.times, "series": series, "partial": self.ends_partial }).to_string()
+        serde_json::json!({ "start": self.start, "step": self.step, "series": series, "partial": self.ends_partial })
+            .to_string()
     }
+}
+
+/// Returns a number with at most two decimals, and none if it is whole.
+fn short_number(value: f64) -> serde_json::Number {
+    let rounded = (value * 100.0).round() / 100.0;
+    let whole = (rounded.fract() == 0.0 && rounded.abs() < 1e15).then(|| serde_json::Number::from(rounded as i64));
+    whole.or_else(|| serde_json::Number::from_f64(rounded)).unwrap_or_else(|| serde_json::Number::from(0))
 }
 
 /// A small chart without axes.
@@ -152,17 +197,29 @@ impl Sparkline {
     }
 }
 
-/// Returns the values as points from left to right, with the greatest at the top.
+/// Returns the values as points from left to right, with the greatest at the top. The inner points of a level line are
+/// left out.
 fn points(values: &[Option<f64>], top: f64, width: f64, height: f64) -> String {
-    let mut text = String::new();
     let step = width / (values.len().max(2) - 1) as f64;
-    for (at, value) in values.iter().enumerate() {
-        let Some(value) = value else { continue };
-        let x = at as f64 * step;
+    let stride = values.len().div_ceil(LINE_POINTS_MAX).max(1);
+    let mut points: Vec<(String, String)> = Vec::new();
+    for (chunk, first) in values.chunks(stride).zip((0..).step_by(stride)) {
+        let known: Vec<f64> = chunk.iter().flatten().copied().collect();
+        let Some(at) = chunk.iter().position(Option::is_some) else { continue };
+        let value = known.iter().sum::<f64>() / known.len() as f64;
+        let x = (first + at) as f64 * step;
         let y = if top > 0.0 { (height - 1.0) - (height - 2.0) * (value / top).clamp(0.0, 1.0) } else { height - 1.0 };
-        let _ = write!(text, "{}{x:.1},{y:.1}", if text.is_empty() { "" } else { " " });
+        let y = format!("{y:.1}");
+        if let [.., (_, before), (_, last)] = &*points
+            && *before == y
+            && *last == y
+        {
+            points.pop();
+        }
+        points.push((format!("{x:.1}"), y));
     }
-    text
+    let points: Vec<String> = points.into_iter().map(|(x, y)| format!("{x},{y}")).collect();
+    points.join(" ")
 }
 
 #[cfg(test)]
@@ -171,9 +228,17 @@ mod tests {
     use proptest::prelude::*;
 
     fn chart(values: Vec<Option<f64>>) -> Chart {
-        let times = (0..values.len()).map(|at| i64::try_from(at).expect("small") * 60).collect();
-        let series = vec![Series { name: "p95", class: "p95", values }];
-        Chart { id: "x", title: "Lateness", unit: Unit::Millis, unit_label: "", times, series, ends_partial: false }
+        Chart {
+            id: "x",
+            title: "Lateness",
+            unit: Unit::Millis,
+            unit_label: String::new(),
+            start: 0,
+            step: 60,
+            series: vec![Series { name: "p95", class: "p95", values }],
+            ends_partial: false,
+            has_totals: false,
+        }
     }
 
     #[test]
@@ -189,6 +254,22 @@ mod tests {
         let chart = chart(vec![Some(0.0), None, Some(10.0)]);
         assert_eq!(chart.points(&chart.series[0]), "0.0,179.0 600.0,1.0");
         assert_eq!(chart.description(), "Lateness: p95 10 ms");
+    }
+
+    #[test]
+    fn long_and_level_lines_have_few_points() {
+        let chart = chart((0..720).map(|at| Some(f64::from(at % 7))).collect());
+        assert!(chart.points(&chart.series[0]).split(' ').count() <= LINE_POINTS_MAX);
+        let level = self::chart(vec![Some(0.0), Some(0.0), Some(0.0), Some(0.0), Some(2.0)]);
+        assert_eq!(level.points(&level.series[0]), "0.0,179.0 450.0,179.0 600.0,1.0");
+    }
+
+    #[test]
+    fn numbers_leave_the_running_interval_out() {
+        let chart = Chart { ends_partial: true, ..chart(vec![Some(10.0), None, Some(5.0), Some(1.0)]) };
+        let numbers = &chart.numbers()[0];
+        assert_eq!([&*numbers.last, &numbers.lowest, &numbers.highest], ["5 ms", "5 ms", "10 ms"]);
+        assert!(chart.data().contains("[10,null,5,1]"), "whole numbers are short: {}", chart.data());
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/queues/{queue}", get(queues::show))
         .route("/queues/{queue}/{action}", post(queues::run_action))
         .route("/kinds", get(kinds::list))
+        .route("/kinds/{kind}", get(kinds::show))
         .route("/scheduled", get(scheduled::show))
         .route("/dead", get(dead::show))
         .route("/cron", get(cron::list).post(cron::save))

@@ -5,8 +5,7 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 
 use super::attention::{Attention, Situation};
-use super::chart::Chart;
-use super::history_charts::{self, Range};
+use super::history_charts::{self, Charts, Range};
 use super::layout::Layout;
 use super::utilisation::AllSlots;
 use super::{PageResult, dead, display, queues, render};
@@ -24,8 +23,7 @@ const GROUPS_MAX: usize = 5;
 struct OverviewPage {
     layout: Layout,
     tiles: Vec<Tile>,
-    range: Range,
-    charts: Vec<Chart>,
+    history: Charts,
     queues: Vec<queues::QueueRow>,
     queues_left_out: usize,
     groups: Vec<dead::GroupRow>,
@@ -57,15 +55,15 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<OverviewPara
     let unfinished = total(JobState::Scheduled) + total(JobState::Ready) + total(JobState::Running);
     let duly = &app.duly;
     let crons = duly.crons();
-    let (charts, sparklines, groups, nodes, rules, delayed) = tokio::join!(
-        history_charts::charts(duly, None, range, unfinished),
+    let (history, sparklines, groups, nodes, rules, delayed) = tokio::join!(
+        Charts::of_queues(&app, None, range, unfinished),
         history_charts::sparklines(duly),
         duly.jobs().dead_groups(None),
         duly.nodes().list(),
         crons.list(),
         crons.delayed()
     );
-    let charts = charts?;
+    let history = history?;
     let nodes = nodes?;
     let alive = nodes.iter().filter(|node| node.alive && !node.queues.is_empty()).count();
     let all_slots = AllSlots::of(&nodes).unwrap_or_default();
@@ -98,8 +96,7 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<OverviewPara
     render(&OverviewPage {
         layout,
         tiles,
-        range,
-        charts,
+        history,
         queues,
         queues_left_out,
         groups,

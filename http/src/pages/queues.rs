@@ -6,8 +6,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 
-use super::chart::{Chart, Sparkline};
-use super::history_charts::{self, Range};
+use super::chart::Sparkline;
+use super::history_charts::{self, Charts, Range};
 use super::layout::Layout;
 use super::utilisation::QueueWorkers;
 use super::{PageResult, display, redirect_with_flash, render, render_with_status, unknown_action};
@@ -89,8 +89,7 @@ struct QueuePage {
     counts: QueueCounts,
     /// Nothing keeps the queue from being removed, as far as the page shows.
     is_removable: bool,
-    range: Range,
-    charts: Vec<Chart>,
+    history: Charts,
     forms: QueueForms,
     workers: QueueWorkers,
     nodes: Vec<super::nodes::NodeRow>,
@@ -157,7 +156,7 @@ impl QueuePage {
             return Err(duly::Error::not_found("queue", queue).into());
         };
         let unfinished = counts.scheduled + counts.ready + counts.running;
-        let charts = history_charts::charts(&app.duly, Some(&queue), range, unfinished).await?;
+        let history = Charts::of_queues(app, Some(&queue), range, unfinished).await?;
         let nodes = app.duly.nodes().list().await?;
         let workers = QueueWorkers::of(&layout, &queue, &nodes);
         let nodes = nodes.iter().filter(|node| node.queues.contains(&queue));
@@ -165,7 +164,7 @@ impl QueuePage {
         let is_empty = JobState::ALL.into_iter().all(|state| counts.count_in(state) == 0);
         let is_removable = is_empty && counts.moving.is_none() && nodes.is_empty();
         let (path, forms) = (display::url_encode(&queue), QueueForms::stored(&counts));
-        Ok(QueuePage { path, layout, queue, counts, is_removable, range, charts, forms, workers, nodes })
+        Ok(QueuePage { path, layout, queue, counts, is_removable, history, forms, workers, nodes })
     }
 }
 

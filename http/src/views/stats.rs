@@ -1,10 +1,12 @@
 //! The history of a store.
 
+use std::time::SystemTime;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{rfc3339, unix_ms};
-use duly::admin::{Histogram, History, HistoryPoint, StatCounters};
+use duly::admin::{Histogram, History, HistoryPoint, KindStats, StatCounters};
 
 /// Quantiles in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
@@ -25,18 +27,22 @@ impl From<&Histogram> for Quantiles {
     }
 }
 
-/// One minute of one queue.
+/// One interval of one queue or kind.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[non_exhaustive]
-#[schema(as = Minute)]
+#[schema(as = HistoryPoint)]
 pub struct PointView {
-    /// The start of the minute.
-    pub minute: String,
+    /// The start of the interval.
+    pub start: String,
     /// The same in milliseconds since 1970.
-    pub minute_ms: i64,
-    /// The queue.
-    pub queue: String,
-    /// Jobs pushed.
+    pub start_ms: i64,
+    /// The queue; absent in a history of a kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// The kind; only in a history of a kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Jobs pushed; 0 in a history of a kind.
     pub pushed: u64,
     /// Attempts that succeeded.
     pub done: u64,
@@ -56,13 +62,13 @@ pub struct PointView {
     pub duration: Quantiles,
 }
 
-impl From<HistoryPoint> for PointView {
-    fn from(point: HistoryPoint) -> Self {
-        let counters = &point.counters;
+impl PointView {
+    pub(crate) fn new(start: SystemTime, counters: &StatCounters) -> Self {
         PointView {
-            minute: rfc3339(point.minute),
-            minute_ms: unix_ms(point.minute),
-            queue: point.queue,
+            start: rfc3339(start),
+            start_ms: unix_ms(start),
+            queue: None,
+            kind: None,
             pushed: counters.pushed,
             done: counters.done,
             retried: counters.retried,
@@ -76,19 +82,27 @@ impl From<HistoryPoint> for PointView {
     }
 }
 
-/// The history, oldest first, without empty minutes.
+impl From<HistoryPoint> for PointView {
+    fn from(point: HistoryPoint) -> Self {
+        PointView { queue: Some(point.queue), ..PointView::new(point.start, &point.counters) }
+    }
+}
+
+impl From<KindStats> for PointView {
+    fn from(point: KindStats) -> Self {
+        PointView { kind: Some(point.kind), ..PointView::new(point.start, &point.counters) }
+    }
+}
+
+/// The history, oldest first, without empty intervals.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[non_exhaustive]
 #[schema(as = History)]
 pub struct HistoryView {
-    /// The minutes.
+    /// The length of an interval in seconds.
+    pub interval_s: u64,
+    /// The intervals. The last one may be running.
     pub points: Vec<PointView>,
-}
-
-impl From<History> for HistoryView {
-    fn from(history: History) -> Self {
-        HistoryView { points: history.points.into_iter().map(PointView::from).collect() }
-    }
 }
 
 /// The sums of one queue over the last minutes.

@@ -55,6 +55,8 @@ pub(crate) struct QueueKeys {
     pub(crate) idle: String,
     /// Hash: minute, or `total`, and counter to how often.
     pub(crate) history: String,
+    /// Hash: hour to its counters.
+    pub(crate) history_hours: String,
     /// The key in which this process counts events: `history`, or a key that ends in `-`, at which scripts write nothing.
     pub(crate) counted_history: String,
     /// Hash: id and a letter to progress, log lines and result of a job.
@@ -102,6 +104,7 @@ key_set! { QueueKeys, keys:
     "nodes" => &keys.nodes,
     "idle" => &keys.idle,
     "history" => &keys.history,
+    "history_hours" => &keys.history_hours,
     "counted_history" => &keys.counted_history,
     "progress" => &keys.progress,
     "groups" => &keys.groups,
@@ -135,6 +138,7 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             history: key("history"),
+            history_hours: key("history_hours"),
             counted_history: key(if history { "history" } else { "history-" }),
             progress: key("progress"),
             groups: key("groups"),
@@ -198,8 +202,9 @@ pub(crate) struct PeerKeys {
     pub(crate) audit_actors: String,
     /// Sorted set: actors by the number of their entries in the audit log.
     pub(crate) audit_counts: String,
-    /// Hash: hour and kind to outcomes of attempts; hour to how many kinds it has.
+    /// Hashes: hour or minute, and kind, to outcomes of attempts; hour or minute to its kinds.
     pub(crate) kinds: String,
+    pub(crate) kind_minutes: String,
 }
 
 key_set! { PeerKeys, keys:
@@ -215,6 +220,7 @@ key_set! { PeerKeys, keys:
     "audit_actors" => &keys.audit_actors,
     "audit_counts" => &keys.audit_counts,
     "kinds" => &keys.kinds,
+    "kind_minutes" => &keys.kind_minutes,
 }
 
 impl PeerKeys {
@@ -239,6 +245,7 @@ impl PeerKeys {
             audit_actors: key("audit_actors"),
             audit_counts: key("audit_counts"),
             kinds: key("kinds"),
+            kind_minutes: key("kind_minutes"),
         }
     }
 

@@ -87,6 +87,7 @@ const PARTS: &[(&str, &str)] = parts![
     "forget_node",
     "group_counts",
     "history_minutes",
+    "hour_history",
     "increment_field",
     "index_members",
     "index_terms",
@@ -97,10 +98,12 @@ const PARTS: &[(&str, &str)] = parts![
     "insert_ready",
     "insert_scheduled",
     "is_closed",
+    "kind_intervals",
     "list_cancelled",
     "list_waiters",
     "log_limits",
     "make_tickets",
+    "merge_counters",
     "note_cancelled",
     "notify_waiter",
     "parse_int",
@@ -197,6 +200,7 @@ scripts! { &[];
         TRANSFER_OUT "transfer/transfer_out"
         DEAD_GROUPS "jobs/dead_groups"
         HISTORY "stats/history"
+        HISTORY_HOURS "stats/history_hours"
         QUEUE_TOTALS "stats/queue_totals"
         INSPECT_JOB "maintenance/inspect_job"
         MEASURE_COUNTS "maintenance/measure_counts"
@@ -330,10 +334,11 @@ mod tests {
 
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
-        use crate::store::{CANCELLED_JOBS_MAX, DEAD_GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, STAT_NUMBERS};
+        use crate::store::{CANCELLED_JOBS_MAX, DEAD_GROUPS_MAX, LOG_LINES_MAX, STAT_NUMBERS};
         use crate::store::{
             DEFERRED_HINTS_MAX, DEFERRED_HINTS_PER_CLAIM_MAX, LOCK_SLOTS_MAX, LOCK_WAITERS_CHECKED_MAX,
         };
+        use crate::store::{HISTORY_HOURS_MAX, HISTORY_MINUTES_MAX};
         let has = |name: &str, line: String| {
             let part = PARTS.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text);
             assert!(part.contains(&line), "{name} has no line {line:?}");
@@ -343,6 +348,7 @@ mod tests {
         has("group_counts", format!("local GROUPS_MAX = {DEAD_GROUPS_MAX}\n"));
         has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {STAT_NUMBERS}, 10\n"));
         has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {STAT_NUMBERS}\n"));
+        has("hour_history", format!("local HOURS = {HISTORY_HOURS_MAX}\n"));
         assert!(
             HISTORY.code.contains(&format!("for counter = 0, {} do", STAT_NUMBERS - 1)),
             "history reads all counters"

@@ -193,14 +193,31 @@ CREATE TABLE duly_history (
   PRIMARY KEY (queue_no, minute)
 ) STRICT, WITHOUT ROWID;
 
+-- The counters of hours, kept for 30 days. A minute is added to its hour when it ends; the current one is in
+-- duly_queue_stats.
+CREATE TABLE duly_history_hour (
+  queue_no INTEGER NOT NULL,
+  hour     INTEGER NOT NULL,              -- since 1970
+  counters BLOB NOT NULL,
+  PRIMARY KEY (queue_no, hour)
+) STRICT, WITHOUT ROWID;
+
 -- The counters of a queue since its beginning, without the current minute. Added up when a minute ends, never deleted.
 CREATE TABLE duly_queue_total (
   queue_no INTEGER PRIMARY KEY,
   counters BLOB NOT NULL
 ) STRICT;
 
--- The counters of the attempts of a kind in an hour, kept for a day.
-CREATE TABLE duly_kind_stats (
+-- The counters of the attempts of a kind in a minute, kept for two hours.
+CREATE TABLE duly_kind_minute (
+  minute   INTEGER NOT NULL,              -- since 1970
+  kind     TEXT NOT NULL,
+  counters BLOB NOT NULL,
+  PRIMARY KEY (minute, kind)
+) STRICT, WITHOUT ROWID;
+
+-- The counters of the attempts of a kind in an hour, kept for 30 days.
+CREATE TABLE duly_kind_hour (
   hour     INTEGER NOT NULL,              -- since 1970
   kind     TEXT NOT NULL,
   counters BLOB NOT NULL,

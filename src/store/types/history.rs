@@ -1,5 +1,6 @@
-//! Statistics by minute: counted as events happen, kept for a day.
+//! Statistics of queues: counted as events happen, kept by minute for a day and by hour for 30 days.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -8,6 +9,8 @@ use crate::job::Outcome;
 
 /// Minutes for which statistics are kept.
 pub const HISTORY_MINUTES_MAX: u32 = 24 * 60;
+/// Hours for which statistics are kept: 30 days.
+pub const HISTORY_HOURS_MAX: u32 = 30 * 24;
 /// Buckets of a histogram.
 pub const HISTOGRAM_BUCKETS: usize = 28;
 /// Upper bound of the first bucket in microseconds. Each bound is twice the previous one; the last bucket has none.
@@ -17,21 +20,54 @@ pub(crate) const COUNTER_COUNT: usize = 7;
 /// Number of values in a [`StatCounters`], with the histograms.
 pub(crate) const STAT_NUMBERS: usize = COUNTER_COUNT + 2 * HISTOGRAM_BUCKETS;
 
-/// Selects the minutes of a history.
+/// The length of the intervals of a history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Resolution {
+    /// Minutes.
+    #[default]
+    Minute,
+    /// Hours.
+    Hour,
+}
+
+impl Resolution {
+    /// Returns the length of an interval.
+    #[must_use]
+    pub fn interval(self) -> Duration {
+        match self {
+            Resolution::Minute => Duration::from_secs(60),
+            Resolution::Hour => Duration::from_secs(3_600),
+        }
+    }
+}
+
+/// Selects the intervals of a history.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HistoryQuery {
     /// Only this queue; all queues if `None`.
     pub queue: Option<String>,
-    /// The last minutes, including the current one; 0 means all that are kept.
-    pub minutes: u32,
+    /// The length of the intervals.
+    pub resolution: Resolution,
+    /// The last intervals, including the current one; 0 means all that are kept.
+    pub intervals: u32,
+    /// Adds up all queues: a point per interval, with an empty queue.
+    pub sum_queues: bool,
 }
 
 impl HistoryQuery {
-    /// Returns a query for the last minutes of all queues; 0 means all minutes that are kept.
+    /// Returns a query for the last minutes of all queues (at most [`HISTORY_MINUTES_MAX`]); 0 means all minutes that
+    /// are kept.
     #[must_use]
     pub fn last_minutes(minutes: u32) -> Self {
-        HistoryQuery { queue: None, minutes }
+        HistoryQuery { intervals: minutes, ..HistoryQuery::default() }
+    }
+
+    /// Returns a query for the last hours of all queues (at most [`HISTORY_HOURS_MAX`]); 0 means all hours that are
+    /// kept.
+    #[must_use]
+    pub fn last_hours(hours: u32) -> Self {
+        HistoryQuery { resolution: Resolution::Hour, intervals: hours, ..HistoryQuery::default() }
     }
 
     /// Selects only this queue; `None` means all queues.
@@ -39,9 +75,15 @@ impl HistoryQuery {
     pub fn queue(self, queue: impl Into<Option<String>>) -> Self {
         HistoryQuery { queue: queue.into(), ..self }
     }
+
+    /// Adds up all queues: the store returns one point per interval, with an empty queue.
+    #[must_use]
+    pub fn sum_queues(self) -> Self {
+        HistoryQuery { sum_queues: true, ..self }
+    }
 }
 
-/// Statistics: one point per queue and minute with activity, oldest first.
+/// Statistics: one point per queue and interval with activity, oldest first.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct History {
@@ -52,13 +94,13 @@ pub struct History {
     pub points: Vec<HistoryPoint>,
 }
 
-/// One minute of one queue.
+/// One interval of one queue.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HistoryPoint {
-    /// When the minute began.
+    /// When the interval began.
     #[serde(serialize_with = "crate::clock::as_micros")]
-    pub minute: SystemTime,
+    pub start: SystemTime,
     /// The queue.
     pub queue: String,
     /// Its counters.
@@ -148,6 +190,14 @@ impl StatCounters {
         *self = StatCounters::from_numbers(&numbers);
     }
 
+    /// Returns what was counted since an earlier reading of the same counters.
+    #[must_use]
+    pub fn since(&self, earlier: &StatCounters) -> StatCounters {
+        let mut numbers = self.to_numbers();
+        numbers.iter_mut().zip(earlier.to_numbers()).for_each(|(count, before)| *count = count.saturating_sub(before));
+        StatCounters::from_numbers(&numbers)
+    }
+
     /// Returns the number of attempts that ended with an outcome. Attempts at jobs that ended cancelled have none.
     #[must_use]
     pub fn attempts(&self) -> u64 {
@@ -207,8 +257,8 @@ impl History {
 
     /// Returns the sum for each queue, by name.
     #[must_use]
-    pub fn by_queue(&self) -> std::collections::BTreeMap<&str, StatCounters> {
-        let mut queues = std::collections::BTreeMap::<&str, StatCounters>::new();
+    pub fn by_queue(&self) -> BTreeMap<&str, StatCounters> {
+        let mut queues = BTreeMap::<&str, StatCounters>::new();
         for point in &self.points {
             queues.entry(&point.queue).or_default().add(&point.counters);
         }

@@ -9,6 +9,8 @@ pub(crate) mod jobs;
 pub(crate) mod kinds;
 pub(crate) mod locks;
 pub(crate) mod peers;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) mod stat_points;
 pub(crate) mod tokens;
 pub(crate) mod transfer;
 pub(crate) mod verify;

@@ -112,6 +112,7 @@ impl Client<'_> {
             "remove_queue" => args.add_all([self.rng.u8(..2).to_string()]),
             "set_capacity" => self.set_capacity(&mut args),
             "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
+            "history_hours" => args.add_all([self.rng.u32(..720).to_string(), self.rng.u32(1..=720).to_string()]),
             "dead_groups" => {}
             "watch_completions" => args.number(LEASE).end(),
             "completed_among" => args.add_all([self.job(), self.job()]),

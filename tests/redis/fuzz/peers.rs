@@ -139,9 +139,14 @@ impl Client<'_> {
             "connection_holder" => args.add(pick(self.rng, CONNECTIONS)).end(),
             "add_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
-            "tokens" | "kind_stats" | "queue_totals" => args.end(),
+            "tokens" | "queue_totals" => args.end(),
+            "kind_stats" => {
+                let unit = if self.rng.bool() { "hour" } else { "minute" };
+                let kind = if self.rng.bool() { "" } else { pick(self.rng, METHODS) };
+                args.add(unit).number(self.rng.u8(..24)).number(self.rng.u8(1..=24)).add(kind).end();
+            }
             "add_kind_stats" => {
-                args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end()
+                args.number(24).number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end()
             }
             "add_audit_entry" => args.number(2).number(3).add("a").add(r#"{"actor":"a"}"#).end(),
             "audit_entries" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),

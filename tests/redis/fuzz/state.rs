@@ -22,6 +22,7 @@ pub struct State {
     pub nodes: Hash,
     pub cron: Hash,
     pub history: Hash,
+    pub history_hours: Hash,
     pub progress: Hash,
     pub groups: Hash,
     pub due: Scores,
@@ -45,6 +46,7 @@ pub struct State {
     pub connections: Hash,
     pub tokens: Hash,
     pub kinds: Hash,
+    pub kind_minutes: Hash,
     pub audit: Scores,
     pub audit_actors: Scores,
     pub audit_counts: Scores,
@@ -85,7 +87,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 17] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 19] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -96,6 +98,7 @@ impl State {
             ("nodes", &mut self.nodes),
             ("cron", &mut self.cron),
             ("history", &mut self.history),
+            ("history_hours", &mut self.history_hours),
             ("progress", &mut self.progress),
             ("groups", &mut self.groups),
             ("locks", &mut self.locks),
@@ -104,6 +107,7 @@ impl State {
             ("connections", &mut self.connections),
             ("tokens", &mut self.tokens),
             ("kinds", &mut self.kinds),
+            ("kind_minutes", &mut self.kind_minutes),
         ]
     }
 

@@ -32,12 +32,22 @@ async fn error_points_at_the_wrong_field() {
         "jobs?limit",
         "audit?limit",
         "cron/preview?pattern=@daily&limit",
-        "stats/history?minutes",
+        "stats/history?range",
         "stats/queues?minutes",
         "stats/kinds?hours",
     ] {
         let name = path.rsplit(['?', '&']).next().expect("a name");
         is_refused(&site.get(&format!("/api/v1/{path}=0")).await, 422, name);
+    }
+    for (query, name) in [
+        ("range=31d", "range"),
+        ("range=soon", "range"),
+        ("range=30d&resolution=minute", "resolution"),
+        ("range=3h&resolution=minute&kind=a", "resolution"),
+        ("range=1h&resolution=10s", "resolution"),
+        ("queue=a&kind=b", "kind"),
+    ] {
+        is_refused(&site.get(&format!("/api/v1/stats/history?{query}")).await, 422, name);
     }
     let node = site.post("/api/v1/nodes", json!({"queues": ["a"]})).await.json()["id"].clone();
     let node = node.as_str().expect("an id");
@@ -96,7 +106,7 @@ async fn oversized_or_deeply_nested_body_is_rejected() {
     assert!([400, 431].contains(&site.send("GET", "/healthz", &[("X-Long", &header)], b"").await.status));
     let page = site.get("/api/v1/jobs?limit=922337203685477").await;
     assert_eq!(page.status, 200, "numbers are kept within bounds: {}", page.text());
-    assert_eq!(site.get("/api/v1/stats/history?minutes=4294967295").await.status, 200);
+    assert_eq!(site.get("/api/v1/stats/queues?minutes=4294967295").await.status, 200);
     assert_eq!(site.get("/api/v1/jobs?limit=99999999999999999999999").await.status, 422);
 }
 

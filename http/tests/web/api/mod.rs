@@ -13,6 +13,7 @@ mod random_requests;
 mod role_matrix;
 mod security;
 mod settings;
+mod stats;
 mod streams;
 mod support;
 mod workers;

@@ -267,7 +267,7 @@ pub async fn stopping_server_flushes_kind_statistics(mut site: Site) {
     let job = worker.one().await;
     assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
     site.stop().await;
-    let kinds = site.duly.kind_stats(1).await.expect("are kept");
+    let kinds = site.duly.kind_stats(duly::admin::KindStatsQuery::last_hours(1)).await.expect("are kept");
     let counted: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.counters.done)).collect();
     assert_eq!(counted, [("work", 1)]);
 }

@@ -6,7 +6,7 @@ const [full, empty, how] = process.argv.slice(2);
 const short = how === 'short';
 const browser = await launch();
 const PAGES = ['/', '/?range=5m', '/?range=24h', '/jobs', '/jobs?q=state:dead', '/jobs?q=nothing:such', '/queues', '/queues/mail', '/scheduled', '/dead',
-  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push', '/kinds', '/kinds?range=1h'];
+  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push', '/kinds', '/kinds?range=1h', '/kinds/thumbnail.make', '/?range=30d'];
 const EMPTY = ['/', '/jobs', '/queues', '/scheduled', '/dead', '/cron', '/nodes', '/locks', '/calls', '/audit', '/kinds'];
 
 const first = async (page, path, find) => {

@@ -13,15 +13,18 @@ use crate::pages::client::{get, post, send};
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
 
 /// Every page without a name in its path, and a text that it contains if the store is full.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 18] = [
     ("/", "Throughput"),
-    ("/?range=24h", "jobs in 10 minutes"),
+    ("/?range=5m", "this server has just begun to collect them"),
+    ("/?range=24h", "one point per 10 minutes"),
+    ("/queues/mail?range=30d", "one point per hour"),
     ("/jobs", "report.build"),
     ("/jobs?q=state:dead", "dead"),
     ("/queues", "no worker"),
     ("/queues/mail", "This queue has no worker"),
     ("/scheduled", "The next hour"),
     ("/kinds", "thumbnail.make"),
+    ("/kinds/thumbnail.make?range=7d", "failed attempts, of all that ended"),
     ("/dead", "declined"),
     ("/cron", "nightly-backup"),
     ("/nodes", "pid"),
@@ -98,7 +101,7 @@ async fn empty_store_pages_show_the_next_step() {
         ("/jobs", "duly push -- echo hello"),
         ("/queues", "duly push -- echo hello"),
         ("/scheduled", "duly push --in 10m -- echo later"),
-        ("/kinds", "No attempt yet"),
+        ("/kinds", "No attempt in this time"),
         ("/cron", "duly cron add backup"),
         ("/nodes", "duly work"),
         ("/locks", "duly lock deploy"),

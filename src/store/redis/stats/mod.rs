@@ -1,16 +1,14 @@
-//! Statistics: counters per minute, and totals.
+//! Statistics: counters per minute and hour, and totals.
 
 pub(crate) mod kinds;
 
 use async_trait::async_trait;
 
-use crate::clock::from_micros;
 use crate::error::Result;
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
 use crate::store::{
-    HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, STAT_NUMBERS, StatCounters, StatsStore,
+    History, HistoryPoints, HistoryQuery, KindStats, KindStatsQuery, Resolution, STAT_NUMBERS, StatCounters, StatsStore,
 };
 
 /// Minutes per request.
@@ -34,30 +32,36 @@ impl StatsStore for Redis {
         kinds::add_kind_stats(self, &kinds).await
     }
 
-    async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
-        kinds::kind_stats(self, hours).await
+    async fn kind_stats(&self, query: KindStatsQuery) -> Result<Vec<KindStats>> {
+        kinds::kind_stats(self, &query).await
     }
 }
 
 /// Implements `StatsStore::history`.
 pub(super) async fn history(store: &Redis, query: &HistoryQuery) -> Result<History> {
-    let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
     let mut queues = store.queue_names("history").await?;
     queues.retain(|queue| query.queue.as_ref().is_none_or(|only| only == queue));
-    let mut history = History { now: Some(from_micros(store.now())), ..History::default() };
+    let mut points = HistoryPoints::new(query);
     for batch in queues.chunks(QUEUES_AT_ONCE) {
-        let requests = batch.iter().map(|queue| history_of_queue(store, queue, minutes));
-        for points in futures_util::future::join_all(requests).await {
-            history.points.extend(points?);
+        let requests = batch.iter().map(|queue| async move {
+            match query.resolution {
+                Resolution::Minute => minutes_of_queue(store, queue, query.count()).await,
+                Resolution::Hour => hours_of_queue(store, queue, query.count()).await,
+            }
+        });
+        for (queue, found) in batch.iter().zip(futures_util::future::join_all(requests).await) {
+            found?.iter().for_each(|(number, counters)| points.add(*number, queue, counters));
         }
     }
-    history.points.sort_by(|a, b| (a.minute, &a.queue).cmp(&(b.minute, &b.queue)));
-    Ok(history)
+    Ok(points.into_history(store.now()))
 }
 
-async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<HistoryPoint>> {
+/// The number of a minute or hour, and its counters.
+type Interval = (i64, [u64; STAT_NUMBERS]);
+
+async fn minutes_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<Interval>> {
     let keys = store.keys(queue);
-    let mut points = Vec::new();
+    let mut found = Vec::new();
     let mut ago = minutes;
     while ago > 0 {
         let count = ago.min(MINUTES_PER_BATCH);
@@ -65,23 +69,44 @@ async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Ve
         cmd.arg(store.manual_now()).arg(ago - 1).arg(count);
         let mut reply = store.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY, &cmd).await?;
         let (first, numbers) = (reply.int()?, reply.list()?);
-        for (index, numbers) in numbers.chunks_exact(STAT_NUMBERS).enumerate() {
-            let mut counters = [0u64; STAT_NUMBERS];
-            for (sum, number) in counters.iter_mut().zip(numbers) {
-                *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
-            }
-            if counters != [0; STAT_NUMBERS] {
-                let minute = from_micros((first + index as i64) * MINUTE_MICROS);
-                points.push(HistoryPoint {
-                    minute,
-                    queue: queue.to_owned(),
-                    counters: StatCounters::from_numbers(&counters),
-                });
-            }
-        }
+        found.extend(parse_minutes(first, &numbers));
         ago -= count;
     }
-    Ok(points)
+    Ok(found)
+}
+
+/// Returns the hours, and the minutes that are not in their hour yet.
+async fn hours_of_queue(store: &Redis, queue: &str, hours: u32) -> Result<Vec<Interval>> {
+    let keys = store.keys(queue);
+    let mut cmd = script::HISTORY_HOURS.call(&*keys);
+    cmd.arg(store.manual_now()).arg(hours - 1).arg(hours);
+    for _ in 0..ROLLUP_BATCHES_MAX {
+        let mut reply =
+            store.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY_HOURS, &cmd).await?;
+        let (has_more, first_hour, first_minute) = (reply.int()? == 1, reply.int()?, reply.int()?);
+        if has_more {
+            continue;
+        }
+        let found = reply.list()?;
+        let (in_hours, in_minutes) = found.split_at_checked(hours as usize).unwrap_or_default();
+        let hours = in_hours.iter().zip(first_hour..).map(|(counters, hour)| {
+            let text = String::from_utf8_lossy(counters.as_deref().unwrap_or_default());
+            (hour, kinds::decode_counters(&text))
+        });
+        let minutes = parse_minutes(first_minute, in_minutes);
+        return Ok(hours.chain(minutes.map(|(minute, counters)| (minute.div_euclid(60), counters))).collect());
+    }
+    Ok(Vec::new())
+}
+
+fn parse_minutes(first: i64, numbers: &[Option<Vec<u8>>]) -> impl Iterator<Item = Interval> {
+    numbers.chunks_exact(STAT_NUMBERS).zip(first..).map(|(numbers, minute)| {
+        let mut counters = [0u64; STAT_NUMBERS];
+        for (counter, number) in counters.iter_mut().zip(numbers) {
+            *counter = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
+        }
+        (minute, counters)
+    })
 }
 
 /// Implements `StatsStore::queue_totals`.

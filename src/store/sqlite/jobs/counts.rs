@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::Micros;
+use crate::store::sqlite::stats::add_to_hour;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{HISTORY_MINUTES_MAX, STAT_NUMBERS};
 
@@ -166,6 +167,7 @@ fn roll_minute(tx: &Tx<'_>, queue: i64, counters: &[u64; STAT_NUMBERS]) -> rusql
             .execute(params![queue, last_minute, whole])?;
     }
     add_to_total(tx, queue, &unpack_counters(&last))?;
+    add_to_hour(tx, queue, last_minute, &unpack_counters(&last))?;
     tx.statement("DELETE FROM duly_history WHERE queue_no = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
     Ok((minute, pack_counters(counters)))

@@ -34,11 +34,12 @@ const IS_ACTIVE: &str = "SELECT EXISTS (SELECT 1 FROM duly_removed_id_0 WHERE qu
 
 /// The tables with rows of a queue, besides those that are checked. The remembered ids are forgotten in time: no other
 /// queue gets the number.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "duly_queue",
     "duly_queue_stats",
     "duly_queue_total",
     "duly_history",
+    "duly_history_hour",
     "duly_dead_group",
     "duly_job_index",
     "duly_unique_key",

@@ -1,17 +1,24 @@
-//! Statistics: counters per minute, and totals.
+//! Statistics: counters per minute and hour, and totals.
 
 pub(crate) mod kinds;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{Micros, from_micros};
 use crate::error::Result;
 use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::jobs::counts::{MINUTE_MICROS, add_counters, unpack_counters};
+use crate::store::sqlite::jobs::counts::{add_counters, pack_counters, unpack_counters};
 use crate::store::sqlite::jobs::query;
 use crate::store::sqlite::rows::read_text;
-use crate::store::{HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, KindStats, StatCounters, StatsStore};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{
+    HISTORY_HOURS_MAX, History, HistoryPoints, HistoryQuery, KindStats, KindStatsQuery, Resolution, STAT_NUMBERS,
+    StatCounters, StatsStore,
+};
+
+/// Minutes in an hour.
+const HOUR_MINUTES: i64 = 60;
 
 #[async_trait]
 impl StatsStore for Sqlite {
@@ -28,47 +35,72 @@ impl StatsStore for Sqlite {
         self.writer.write("add_kind_stats", move |tx| kinds::add_kind_stats(tx, &kinds)).await
     }
 
-    async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
+    async fn kind_stats(&self, query: KindStatsQuery) -> Result<Vec<KindStats>> {
         let now = self.clock.now_micros();
-        self.query("kind_stats", move |conn| kinds::kind_stats(conn, hours, now)).await
+        self.query("kind_stats", move |conn| kinds::kind_stats(conn, &query, now)).await
     }
 }
 
 /// Implements `StatsStore::history`.
 pub(super) fn history(conn: &Connection, query: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
-    let mut history = History { now: Some(from_micros(now)), ..History::default() };
     let queue = match &query.queue {
         Some(name) => match query::find_queue(conn, name)? {
             Some(queue_no) => Some(queue_no),
-            None => return Ok(history),
+            None => return Ok(History { now: Some(from_micros(now)), ..History::default() }),
         },
         None => None,
     };
-    let minutes = if query.minutes == 0 { HISTORY_MINUTES_MAX } else { query.minutes.min(HISTORY_MINUTES_MAX) };
-    let first = now.div_euclid(MINUTE_MICROS) - i64::from(minutes) + 1;
-    let point =
-        |(queue, minute, counters)| HistoryPoint { minute: from_micros(minute * MINUTE_MICROS), queue, counters };
-    history.points = read_points(conn, queue, first)?.into_iter().map(point).collect();
-    Ok(history)
+    let sql = match query.resolution {
+        Resolution::Minute => {
+            "SELECT q.name, h.number, h.counters FROM duly_queue q
+               JOIN (SELECT queue_no, minute AS number, counters FROM duly_history
+                     UNION ALL SELECT queue_no, minute, counters FROM duly_queue_stats) h ON h.queue_no = q.queue_no
+              WHERE h.number >= ?2 AND (?1 IS NULL OR q.queue_no = ?1)"
+        }
+        Resolution::Hour => {
+            "SELECT q.name, h.number, h.counters FROM duly_queue q
+               JOIN (SELECT queue_no, hour AS number, counters FROM duly_history_hour
+                     UNION ALL SELECT queue_no, minute / 60, counters FROM duly_queue_stats) h
+                 ON h.queue_no = q.queue_no
+              WHERE h.number >= ?2 AND (?1 IS NULL OR q.queue_no = ?1)"
+        }
+    };
+    let mut points = HistoryPoints::new(query);
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params![queue, query.first(now)])?;
+    while let Some(row) = rows.next()? {
+        let counters: Vec<u8> = row.get(2)?;
+        points.add(row.get(1)?, &read_text(row, 0)?, &unpack_counters(&counters));
+    }
+    Ok(points.into_history(now))
 }
 
-/// Returns queue, minute and counters of each minute from `first` on, oldest first.
-fn read_points(
-    conn: &Connection,
-    queue: Option<i64>,
-    first: i64,
-) -> rusqlite::Result<Vec<(String, i64, StatCounters)>> {
-    conn.prepare_cached(
-        "SELECT q.name, h.minute, h.counters FROM duly_queue q
-           JOIN (SELECT queue_no, minute, counters FROM duly_history
-                 UNION ALL SELECT queue_no, minute, counters FROM duly_queue_stats) h ON h.queue_no = q.queue_no
-          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.queue_no = ?1) AND h.counters <> x'' ORDER BY h.minute, q.name",
-    )?
-    .query_map(params![queue, first], |row| {
-        let counters: Vec<u8> = row.get(2)?;
-        Ok((read_text(row, 0)?, row.get(1)?, StatCounters::from_numbers(&unpack_counters(&counters))))
-    })?
-    .collect()
+/// Adds a minute that has ended to its hour. The first one of an hour deletes the hours that are too old, or further in
+/// the future than those that are kept: the clock was wrong.
+pub(super) fn add_to_hour(
+    tx: &Tx<'_>,
+    queue: i64,
+    minute: i64,
+    counters: &[u64; STAT_NUMBERS],
+) -> rusqlite::Result<()> {
+    if *counters == [0; STAT_NUMBERS] {
+        return Ok(());
+    }
+    let hour = minute.div_euclid(HOUR_MINUTES);
+    let before: Option<Vec<u8>> = tx
+        .statement("SELECT counters FROM duly_history_hour WHERE queue_no = ?1 AND hour = ?2")?
+        .query_row(params![queue, hour], |row| row.get(0))
+        .optional()?;
+    let is_new = before.is_none();
+    let whole = pack_counters(&add_counters(&unpack_counters(&before.unwrap_or_default()), counters));
+    tx.statement("INSERT OR REPLACE INTO duly_history_hour (queue_no, hour, counters) VALUES (?1, ?2, ?3)")?
+        .execute(params![queue, hour, whole])?;
+    if is_new {
+        let (present, kept) = (Resolution::Hour.number_at(tx.now), i64::from(HISTORY_HOURS_MAX));
+        tx.statement("DELETE FROM duly_history_hour WHERE queue_no = ?1 AND (hour <= ?2 OR hour > ?3)")?
+            .execute(params![queue, present - kept, present + kept])?;
+    }
+    Ok(())
 }
 
 /// Implements `StatsStore::queue_totals`: the finished minutes and the current one.

@@ -1,6 +1,6 @@
--- sum_history: adds the counters of past minutes to the totals, which are in the same hash and are never pruned. One call adds
--- a bounded number of minutes. A push counts by the time that its process knows: a minute is complete once the next is over.
--- needs: parse_int, increment_field, history_minutes
+-- sum_history: adds the counters of past minutes to their hours, and to the totals, which are in the same hash and are never pruned. One call
+-- adds a bounded number of minutes. A push counts by the time that its process knows: a minute is complete once the next is over.
+-- needs: parse_int, increment_field, history_minutes, hour_history
 local AFTER, MINUTES, COUNTERS = 2, 60, 63
 
 -- Returns the counters of a minute, or of the totals.
@@ -29,9 +29,17 @@ local function sum_history()
     summed = last + AFTER
   end
   local stop = math.min(last, summed + MINUTES)
+  local hour, in_hour = math.floor((summed + 1) / 60), {}
   for minute = summed + 1, stop do
-    add_counters(sums, read_counters(string.format('%.0f', minute)))
+    if minute % 60 == 0 then
+      add_to_hour(hour, in_hour)
+      hour, in_hour = minute / 60, {}
+    end
+    local counters = read_counters(string.format('%.0f', minute))
+    add_counters(sums, counters)
+    add_counters(in_hour, counters)
   end
+  add_to_hour(hour, in_hour)
   for counter, sum in ipairs(sums) do
     if sum > 0 then
       total = total + sum

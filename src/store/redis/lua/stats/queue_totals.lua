@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- queue_totals: returns the counters of a queue since it exists, and adds complete minutes to its totals.
--- keys: conf history
+-- keys: conf history history_hours
 -- args: now
 -- Returns { now, 1 if there are more minutes to add: send it again, { 63 counters } }
--- include read_time, check_format, parse_int, increment_field, history_minutes, sum_history
+-- include read_time, check_format, parse_int, increment_field, merge_counters, hour_history, history_minutes, sum_history
 local summed, more = sum_history()
 local sums = {}
 add_counters(sums, read_counters('total'))
