@@ -25,6 +25,10 @@ const PATTERN_BYTES_MAX: usize = 256;
 const PATTERN_CACHE_MAX: usize = 1_000;
 /// Maximum fixed times in one pattern; a pattern with more counts as repeating.
 const FIXED_TIMES_MAX: usize = 64;
+/// Maximum steps of a backward search that find only times without a tick; clock changes need one or two.
+const BACKWARD_STEPS_MAX: usize = 8;
+/// Maximum ticks between the time that a step back finds and the start: one per second in the hour of a clock change.
+const BACKWARD_TICKS_MAX: usize = 10_000;
 /// The default time zone.
 pub(crate) const UTC: &str = "UTC";
 
@@ -60,6 +64,15 @@ impl ParsedPattern {
         let cron = parse(pattern)?;
         let fixed_times = split_fixed_times(pattern).iter().map(|time| parse(time)).collect::<Result<_>>()?;
         Ok(ParsedPattern { cron, fixed_times })
+    }
+
+    /// Returns the last matching time before this one. Around clock changes, this may be a time without a tick.
+    fn previous_before(&self, from: &Zoned) -> Option<Zoned> {
+        let previous = |cron: &Cron| cron.find_previous_occurrence(from, false).ok();
+        match &self.fixed_times[..] {
+            [] => previous(&self.cron),
+            times => times.iter().filter_map(previous).max(),
+        }
     }
 
     /// Returns the first matching time after this one.
@@ -125,6 +138,40 @@ impl Schedule {
         let from = Timestamp::from_second(time.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
         let tick = self.pattern.next_after(&from)?.timestamp().as_microsecond();
         (tick > time).then_some(tick)
+    }
+
+    /// Returns all ticks before this time, the latest first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// let hourly = duly::cron::Schedule::parse("0 * * * *", "UTC")?;
+    /// let last = hourly.ticks_before(UNIX_EPOCH + Duration::from_secs(2 * 3_600)).next();
+    /// assert_eq!(last, Some(UNIX_EPOCH + Duration::from_secs(3_600)));
+    /// # Ok::<_, duly::Error>(())
+    /// ```
+    pub fn ticks_before(&self, time: SystemTime) -> impl Iterator<Item = SystemTime> + '_ {
+        std::iter::successors(self.last_before(to_micros(time)), |tick| self.last_before(*tick)).map(from_micros)
+    }
+
+    /// Returns the last tick before this time.
+    ///
+    /// A search backwards and one forwards may differ around clock changes. Only the forward search decides.
+    fn last_before(&self, time: Micros) -> Option<Micros> {
+        let mut start = time;
+        for _ in 0..BACKWARD_STEPS_MAX {
+            // Rounded up, because the search excludes the second it starts from.
+            let from = Timestamp::from_second(start.div_euclid(1_000_000) + i64::from(start.rem_euclid(1_000_000) > 0));
+            let candidate = self.pattern.previous_before(&from.ok()?.to_zoned(self.zone.clone()))?;
+            start = candidate.timestamp().as_microsecond().min(start - 1);
+            let ticks = std::iter::successors(self.next_after(start - 1), |tick| self.next_after(*tick));
+            if let Some(last) = ticks.take_while(|tick| *tick < time).take(BACKWARD_TICKS_MAX).last() {
+                return Some(last);
+            }
+        }
+        None
     }
 
     /// Describes the pattern in English.

@@ -49,7 +49,14 @@ impl CronRecord {
     /// The job may be gone, or may not have been pushed because another had its unique key.
     #[must_use]
     pub fn last_job(&self) -> Option<JobId> {
-        Some(crate::cron::tick_job_id(&self.rule.name, crate::clock::to_micros(self.last?)))
+        self.last.map(|tick| self.job_of_tick(tick))
+    }
+
+    /// Returns the id of the job that the rule pushes at this tick. There is no such job if the tick did not fire, if
+    /// another job had its unique key, or if the job is no longer kept.
+    #[must_use]
+    pub fn job_of_tick(&self, tick: SystemTime) -> JobId {
+        crate::cron::tick_job_id(&self.rule.name, crate::clock::to_micros(tick))
     }
 }
 
