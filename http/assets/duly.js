@@ -122,7 +122,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 // --- live ----------------------------------------------------------------------------------------------------------
 
 const REFRESH_MIN_MS = 1500;
-const REFRESH_MAX_MS = 10000; // some changes have no event: leases end, counts fall
+const REFRESH_MAX_MS = $('[data-tail]') ? 2000 : 10000; // some changes have no event: leases end, counts fall, lines of a log
 const EVENTS = ['queue', 'nodes'];
 const indicator = $('#live');
 const selected = () => all('input[name=id]:checked');
@@ -133,7 +133,7 @@ let dirty = true, busy = false, last = Date.now(), lost = false;
 function isHeld() {
   const focused = document.activeElement;
   return paused || document.hidden || selected().length > 0 || $('dialog[open]') || $('details.menu[open]')
-    || (focused && main.contains(focused) && focused.matches('input, select, textarea'));
+    || (focused && main.contains(focused) && !focused.closest('#copy-as') && focused.matches('input, select, textarea'));
 }
 
 function showStatus() {
@@ -174,6 +174,24 @@ function patchRows(old, fresh) {
   if (pill) pill.hidden = same;
 }
 
+// New lines are appended. The end stays in view if the reader is there, and the text does not move if not.
+const END_PX = 8;
+const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight <= END_PX;
+const showEnd = (box) => { box.scrollTop = box.scrollHeight; };
+function patchLines(old, fresh) {
+  const box = old.closest('.log');
+  const follows = isAtEnd(box);
+  const text = (row) => `${$('time', row)?.dateTime} ${row.lastElementChild.textContent}`;
+  const last = old.lastElementChild && text(old.lastElementChild);
+  const lines = [...fresh.children];
+  const known = lines.findLastIndex((row) => text(row) === last) + 1;
+  const isContinued = known > 0 && known <= old.children.length;
+  if (isContinued) old.append(...lines.slice(known)); else old.replaceChildren(...lines);
+  while (old.children.length > lines.length) old.firstElementChild.remove();
+  if (follows) showEnd(box);
+}
+all('.log[data-tail]').forEach(showEnd);
+
 async function refresh() {
   busy = true;
   last = Date.now();
@@ -189,7 +207,7 @@ async function refresh() {
     setSkew(doc);
     for (const old of all('[data-live], .chart')) {
       const fresh = old.id && doc.getElementById(old.id);
-      if (fresh) old.dataset.live === 'rows' ? patchRows(old, fresh) : patch(old, fresh);
+      if (fresh) ({ rows: patchRows, lines: patchLines }[old.dataset.live] ?? patch)(old, fresh);
     }
     updateTimes();
   } catch { lost = true; dirty = true; } finally { busy = false; showStatus(); }
@@ -288,24 +306,74 @@ function moveCursor(step) {
   $('a', list[next])?.focus({ preventScroll: true });
 }
 
+// The keys that open a page are in the help.
+const destinations = new Map(all('#help [data-keys]').map((entry) => [entry.dataset.keys, root + entry.dataset.path]));
+const SECOND_KEY_MS = 1500;
+let goUntil = 0;
+function go(keys) {
+  const path = destinations.get(keys);
+  if (path) location.assign(path);
+  return Boolean(path);
+}
+
+function clearSelection() {
+  const boxes = selected();
+  for (const box of boxes) box.checked = false;
+  if (boxes.length) showSelection();
+  return boxes.length > 0;
+}
+
 document.addEventListener('keydown', (event) => {
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === 'k') {
+    event.preventDefault();
+    return openPalette();
+  }
   if (event.ctrlKey || event.metaKey || event.altKey || $('dialog[open]')) return;
   const typing = event.target.matches('input:not([type=checkbox]), select, textarea');
   if (event.key === 'Escape' && typing) return event.target.blur();
   if (typing) return;
   const row = $('tr.current', main);
+  const isSecond = event.timeStamp < goUntil;
+  goUntil = 0;
+  if (isSecond && go(`g ${event.key}`)) return event.preventDefault();
+  const follow = (link) => { if (!link) return false; link.click(); };
   const shortcut = {
     '/': () => { search.focus(); search.select(); },
     '?': () => $('#help').showModal(),
+    g: () => { goUntil = event.timeStamp + SECOND_KEY_MS; },
+    n: () => go('n'),
     j: () => moveCursor(1),
     k: () => moveCursor(-1),
     x: () => { const box = row && $('input[name=id]', row); if (box) { box.checked = !box.checked; showSelection(); } },
-    Enter: () => { if (event.target.matches('a, button, summary')) return false; const link = row && $('a', row); if (!link) return false; link.click(); },
+    a: () => { const box = $('#select-all'); if (!box) return false; box.click(); },
+    Escape: clearSelection,
+    '[': () => follow($('.pager a[rel=first]')),
+    ']': () => follow($('.pager a[rel=next]')),
+    Enter: () => { if (event.target.matches('a, button, summary')) return false; return follow(row && $('a', row)); },
     p: togglePause,
     t: nextTheme,
   }[event.key];
   if (shortcut && shortcut() !== false) event.preventDefault();
 });
+
+// --- command palette -----------------------------------------------------------------------------------------------------
+
+// The buttons of this page are commands, too.
+function pageCommands() {
+  const buttons = all('.page-head .toolbar :is(button, a.button)', main).filter((button) => !button.disabled && button.offsetParent);
+  const of = buttons.map((button) => ({ label: button.textContent.trim(), run: () => button.click() }));
+  return [...of, { label: paused ? 'Resume live updates' : 'Pause live updates', run: togglePause }, { label: 'Change the theme', run: nextTheme },
+    { label: 'Show the keys', run: () => $('#help').showModal() }];
+}
+
+async function openPalette() {
+  if ($('#palette').open) return $('#palette').close();
+  if ($('dialog[open]')) return;
+  const { open } = await import(document.body.dataset.palette);
+  open(pageCommands());
+}
+$('#open-palette').hidden = false;
+$('#open-palette').addEventListener('click', openPalette);
 
 // --- theme ---------------------------------------------------------------------------------------------------------
 
@@ -326,13 +394,58 @@ $('#theme').addEventListener('submit', (event) => { event.preventDefault(); next
 // --- suggestions for the filter -------------------------------------------------------------------------------------------
 
 const list = $('#search-words');
-const suggestions = JSON.parse(list.dataset.suggestions);
+let suggestions = JSON.parse(list.dataset.suggestions);
+// Kinds and tags are read when they are first needed.
+search.addEventListener('focus', async () => {
+  try {
+    const response = await fetch(`${root}/suggestions`, { headers: { accept: 'application/json' } });
+    if (response.ok) suggestions = [...suggestions, ...(await response.json()).words];
+  } catch { /* the other words are still offered */ }
+}, { once: true });
 search.addEventListener('input', () => {
   const cut = search.value.lastIndexOf(' ') + 1;
   const [before, word] = [search.value.slice(0, cut), search.value.slice(cut)];
   const matches = word ? suggestions.filter((w) => w.startsWith(word) && w !== word).slice(0, 12) : [];
   list.replaceChildren(...matches.map((w) => Object.assign(document.createElement('option'), { value: before + w })));
 });
+
+// --- the preview of a cron rule ------------------------------------------------------------------------------------------
+
+const PREVIEW_DELAY_MS = 200;
+const preview = $('#preview');
+if (preview) {
+  const { form } = $('#f-pattern');
+  let timer = 0, pending = null;
+  const update = async () => {
+    pending?.abort();
+    pending = new AbortController();
+    const query = new URLSearchParams({ pattern: form.elements.pattern.value, tz: form.elements.tz.value });
+    try {
+      const response = await fetch(`${preview.dataset.preview}?${query}`, { headers: { accept: 'text/html', 'x-live': '1' }, signal: pending.signal });
+      if (!response.ok) throw new Error(response.status);
+      const fresh = new DOMParser().parseFromString(await response.text(), 'text/html').getElementById('preview');
+      if (fresh && preview.innerHTML !== fresh.innerHTML) preview.replaceChildren(...fresh.childNodes);
+      updateTimes();
+    } catch { /* the last preview stays; the button shows a new one */ }
+  };
+  form.addEventListener('input', ({ target }) => {
+    if (!['pattern', 'tz'].includes(target.name)) return;
+    clearTimeout(timer);
+    timer = setTimeout(update, PREVIEW_DELAY_MS);
+  });
+}
+
+// --- copying -------------------------------------------------------------------------------------------------------------
+
+const copyAs = $('#copy-as');
+if (copyAs) {
+  copyAs.hidden = false;
+  copyAs.addEventListener('toggle', () => import(copyAs.dataset.script), { once: true });
+}
+
+// A link to a part of the page that is folded opens it.
+const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+if (target instanceof HTMLDetailsElement) target.open = true;
 
 for (const button of all('[data-copy]')) {
   button.hidden = false;

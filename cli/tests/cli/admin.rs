@@ -1,6 +1,6 @@
 //! Managing many jobs: filters, dry runs, groups of dead jobs, capacity, statistics.
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{RunOutput, Sandbox};
 
 #[test]
 fn filter_selects_jobs() {
@@ -155,4 +155,21 @@ fn filter_that_looks_like_an_option_is_accepted() {
     sandbox.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is given twice");
     sandbox.run(&["jobs", "ls", "stat:dead"]).failed(2, "due<TIME");
     sandbox.run(&["jobs", "ls", "--nonsense"]).failed(2, "--nonsense");
+}
+
+/// The browser tests of the dashboard compare its commands with this file.
+#[test]
+fn commands_copied_from_the_dashboard_work() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["copied.job", r#"{"text":"it's"}"#, "--queue=copied", "--id=01890a5d-ac96-774b-bcce-b302099a8057"]);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../http/tests/web/browser/copied.sh");
+    let duly = env!("CARGO_BIN_EXE_duly");
+    let shell = format!("set -eu; duly() {{ '{duly}' --yes \"$@\"; }}; . '{file}' > copied.log");
+    let output = sandbox.command_after(&shell, &["jobs", "ls", "--json"]).output().expect("the shell starts");
+    let jobs = RunOutput::from(output).ok().json()["jobs"].clone();
+    let pushed = jobs.as_array().expect("a list").iter().find(|job| job["tags"] == serde_json::json!(["eu", "night"]));
+    let pushed = pushed.unwrap_or_else(|| panic!("the pushed job is not in {jobs}"));
+    let text = r#"it's "$HOME" `id` !! \ ; rm -rf * #"#;
+    assert_eq!(pushed["args"]["text"], text);
+    assert!(!jobs.to_string().contains("copied.job"), "{jobs}");
 }

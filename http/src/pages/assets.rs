@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn urls_contain_the_hash_of_the_content() {
-        for name in ["duly.css", "duly.js", "uplot.js", "mark.svg", "uplot.LICENSE"] {
+        for name in ["duly.css", "duly.js", "palette.js", "commands.js", "uplot.js", "mark.svg", "uplot.LICENSE"] {
             assert!(!path(name).contains("/none/"), "{name} is there");
         }
         assert_ne!(path("duly.css").split('/').nth(2), path("duly.js").split('/').nth(2));

@@ -1,32 +1,29 @@
-//! Cron rules: their next runs, and a form to create and edit them.
+//! Cron rules: their next and past runs, and their actions.
 
 use askama::Template;
 use axum::Form;
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, State};
 use serde::Deserialize;
 
 use super::confirm::Confirmation;
 use super::display::{self, Moment};
-use super::job::parse_duration;
 use super::json_format::{self, FormattedJson};
 use super::layout::Layout;
-use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
+use super::{PageResult, redirect_with_flash, render, unknown_action};
 use crate::api::check_command_rule;
 use crate::audit::AuditNote;
-use crate::etag;
 use crate::identity::Identity;
-use crate::problem::{Problem, Result};
 use crate::server::{App, AppState};
-use duly::Push;
 use duly::admin::Role;
-use duly::bounds::DEFAULT_QUEUE;
-use duly::cron::CronRecord;
-use duly::cron::{CronRule, Missed, Overlap, Schedule};
-use duly::{ConflictKind, Error};
+use duly::cron::{CronRecord, Schedule};
+use duly::{Error, State as JobState};
 
 /// The number of next runs on a page.
 const RUNS: usize = 5;
+/// The number of past runs on a page.
+const PAST_RUNS: usize = 10;
+/// The most characters of an error in a list of runs.
+const ERROR_CHARS_MAX: usize = 200;
 /// The most rules on the page.
 const ROWS_MAX: usize = 1_000;
 
@@ -74,14 +71,14 @@ impl RuleRow {
 }
 
 /// A future tick.
-struct NextRun {
-    shown: String,
-    at: Moment,
+pub(super) struct NextRun {
+    pub shown: String,
+    pub at: Moment,
     /// The effect of a daylight saving change on the tick.
-    dst_note: &'static str,
+    pub dst_note: &'static str,
 }
 
-fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
+pub(super) fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
     let next = schedule.ticks_after(layout.now).take(RUNS);
     next.map(|at| NextRun {
         shown: schedule.format_in_zone(at),
@@ -89,6 +86,43 @@ fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
         dst_note: schedule.dst_note(at).unwrap_or_default(),
     })
     .collect()
+}
+
+/// A past tick, and its job if the store has it.
+struct PastRun {
+    shown: String,
+    at: Moment,
+    job: Option<PastJob>,
+}
+
+struct PastJob {
+    id: String,
+    state: JobState,
+    ended: Option<Moment>,
+    error: String,
+}
+
+/// Returns the newest ticks up to the last that fired, with their jobs: the id of a job follows from its tick.
+async fn past_runs(app: &App, layout: &Layout, record: &CronRecord, schedule: &Schedule) -> Vec<PastRun> {
+    let Some(last) = record.last else {
+        return Vec::new();
+    };
+    let ticks = std::iter::once(last).chain(schedule.ticks_before(last)).take(PAST_RUNS);
+    let runs = ticks.map(|tick| async move {
+        let job = app.duly.jobs().get(record.job_of_tick(tick)).await.ok().flatten().map(|job| PastJob {
+            id: job.job.id.to_string(),
+            state: job.state,
+            ended: job.ended.map(|ended| layout.moment(ended)),
+            error: job
+                .failures
+                .last()
+                .filter(|_| job.state != JobState::Done)
+                .map(|failure| display::truncate(&failure.error, ERROR_CHARS_MAX))
+                .unwrap_or_default(),
+        });
+        PastRun { shown: schedule.format_in_zone(tick), at: layout.moment(tick), job }
+    });
+    futures_util::future::join_all(runs).await
 }
 
 /// `GET /cron`
@@ -107,7 +141,12 @@ struct RulePage {
     row: RuleRow,
     removal: Confirmation,
     runs: Vec<NextRun>,
+    past: Vec<PastRun>,
     args: Option<FormattedJson>,
+    max_attempts: u32,
+    timeout: String,
+    keep: String,
+    tags: Vec<String>,
     missed: String,
     overlap: String,
     jitter: String,
@@ -120,16 +159,23 @@ pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout:
     let record = app.duly.crons().get(&name).await?.ok_or_else(|| Error::not_found("cron rule", name))?;
     let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
-    let next = if record.paused {
-        Vec::new()
-    } else {
-        rule.schedule().map(|schedule| next_runs(&layout, &schedule)).unwrap_or_default()
+    let (next, past) = match rule.schedule() {
+        Ok(schedule) => {
+            let next = if record.paused { Vec::new() } else { next_runs(&layout, &schedule) };
+            (next, past_runs(&app, &layout, &record, &schedule).await)
+        }
+        Err(_) => (Vec::new(), Vec::new()),
     };
     let filter = duly::Filter::all().kind(rule.kind.clone()).queue(rule.queue.clone());
     let view = RulePage {
         removal: confirm_removal(&rule.name),
         row: RuleRow::new(&layout, &record),
         runs: next,
+        past,
+        max_attempts: rule.max_attempts,
+        timeout: display::duration(rule.timeout),
+        keep: rule.keep.map_or("as the store is set".to_owned(), display::duration),
+        tags: rule.tags.clone(),
         args: layout.can_see_args().then(|| json_format::format_json(&rule.args, json_format::SHOWN_BYTES)),
         missed: rule.missed.to_string(),
         overlap: rule.overlap.to_string(),
@@ -139,182 +185,6 @@ pub(super) async fn show(State(app): AppState, Path(name): Path<String>, layout:
         layout,
     };
     render(&view)
-}
-
-#[derive(Template)]
-#[template(path = "cron_form.html")]
-struct RuleFormPage {
-    layout: Layout,
-    form: RuleForm,
-    description: String,
-    runs: Vec<NextRun>,
-    error: String,
-}
-
-/// The fields of the form.
-#[derive(Deserialize, Clone, Default)]
-#[serde(default)]
-pub(super) struct RuleForm {
-    name: String,
-    pattern: String,
-    tz: String,
-    kind: String,
-    queue: String,
-    args: String,
-    missed: String,
-    overlap: String,
-    jitter: String,
-    /// The rule to copy the fields from.
-    like: String,
-    /// The edited rule, and its ETag when the form was opened; empty for a new rule.
-    original: String,
-    etag: String,
-}
-
-impl RuleForm {
-    fn from_record(record: &CronRecord, can_see_args: bool) -> RuleForm {
-        let rule = &record.rule;
-        RuleForm {
-            name: rule.name.clone(),
-            pattern: rule.pattern.clone(),
-            tz: rule.tz.clone(),
-            kind: rule.kind.clone(),
-            queue: rule.queue.clone(),
-            args: if can_see_args { rule.args.clone() } else { String::new() },
-            missed: rule.missed.to_string(),
-            overlap: rule.overlap.to_string(),
-            jitter: if rule.jitter.is_zero() { String::new() } else { format!("{}ms", rule.jitter.as_millis()) },
-            like: String::new(),
-            original: rule.name.clone(),
-            etag: etag::for_cron(record),
-        }
-    }
-
-    /// Returns whether the form edits an existing rule.
-    fn is_edit(&self) -> bool {
-        !self.original.is_empty()
-    }
-
-    fn with_defaults(mut self, layout: &Layout) -> RuleForm {
-        let fill = |field: &mut String, with: &str| {
-            if field.is_empty() {
-                with.clone_into(field);
-            }
-        };
-        fill(&mut self.tz, &layout.zone_name);
-        fill(&mut self.queue, DEFAULT_QUEUE);
-        fill(&mut self.args, "{}");
-        fill(&mut self.missed, "once");
-        fill(&mut self.overlap, "allow");
-        self
-    }
-
-    /// Returns the rule of the form. Settings that the form does not show come from `base`.
-    fn to_rule(&self, base: Option<&CronRule>) -> Result<CronRule, Error> {
-        let job = Push::new(self.kind.trim(), self.args.trim()).queue(self.queue.trim());
-        let mut rule = CronRule::new(self.name.trim(), self.pattern.trim(), job)?;
-        if let Some(base) = base {
-            (rule.priority, rule.max_attempts) = (base.priority, base.max_attempts);
-            (rule.timeout, rule.keep) = (base.timeout, base.keep);
-            rule.tags.clone_from(&base.tags);
-        }
-        rule = rule.tz(self.tz.trim()).missed(self.missed.parse::<Missed>()?).overlap(self.overlap.parse::<Overlap>()?);
-        if self.jitter.trim().is_empty() {
-            return Ok(rule);
-        }
-        let error = || Error::invalid("jitter", "write a duration such as 30s or 5m");
-        Ok(rule.jitter(parse_duration(&self.jitter).ok_or_else(error)?))
-    }
-}
-
-/// `GET /cron/new`: the form, with a preview of its next runs.
-pub(super) async fn form(
-    State(app): AppState,
-    identity: Identity,
-    Query(form): Query<RuleForm>,
-    layout: Layout,
-) -> PageResult {
-    identity.require(Role::Operator)?;
-    let mut form = form;
-    if !form.like.is_empty() {
-        let found = app.duly.crons().get(&form.like).await?;
-        let record = found.ok_or_else(|| Error::not_found("cron rule", &form.like))?;
-        form = RuleForm::from_record(&record, layout.can_see_args());
-    }
-    let form = form.with_defaults(&layout);
-    render(&form_page(layout, form, String::new()))
-}
-
-fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
-    let layout = layout.with_title("/cron", if form.is_edit() { "Change a rule" } else { "New rule" });
-    let schedule =
-        if form.pattern.trim().is_empty() { None } else { Some(Schedule::parse(form.pattern.trim(), form.tz.trim())) };
-    let (description, runs, bad) = match schedule {
-        None => (String::new(), Vec::new(), String::new()),
-        Some(Ok(schedule)) => (schedule.describe(), next_runs(&layout, &schedule), String::new()),
-        Some(Err(error)) => (String::new(), Vec::new(), error.to_string()),
-    };
-    let error = if error.is_empty() { bad } else { error };
-    RuleFormPage { layout, form, description, runs, error }
-}
-
-/// `POST /cron`
-pub(super) async fn save(
-    State(app): AppState,
-    identity: Identity,
-    note: AuditNote,
-    layout: Layout,
-    Form(form): Form<RuleForm>,
-) -> PageResult {
-    note.set_target(form.name.trim());
-    identity.require(Role::Operator)?;
-    super::check_kind(&app, &form.kind)?;
-    let queue = if form.queue.trim().is_empty() { DEFAULT_QUEUE } else { form.queue.trim() };
-    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [queue]).await?;
-    match save_rule(&app, &form).await {
-        Ok(record) => {
-            queues.confirm();
-            let path = format!("/cron/rule/{}", display::url_encode(&record.rule.name));
-            redirect_with_flash(&layout, &path, "rule", None, &record.rule.name)
-        }
-        Err(error) => {
-            let status = match &error {
-                Error::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-                Error::Conflict { kind: ConflictKind::Changed | ConflictKind::Moving, .. } => StatusCode::CONFLICT,
-                // Another form does not help.
-                _ => return Err(Problem::from(error)),
-            };
-            let form = form.with_defaults(&layout);
-            render_with_status(status, &form_page(layout, form, error.to_string()))
-        }
-    }
-}
-
-/// Saves the rule of a form if the stored rule has not changed since the form was opened.
-async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
-    let name = form.name.trim();
-    let existing = app.duly.crons().get(name).await?;
-    // A new name creates a copy of the edited rule.
-    let base = match &existing {
-        None if form.is_edit() => app.duly.crons().get(&form.original).await?,
-        _ => existing.clone(),
-    };
-    let rule = form.to_rule(base.as_ref().map(|record| &record.rule))?;
-    let expected = match form.original == name {
-        true => Some(form.etag.clone()),
-        false => existing.as_ref().map(etag::for_cron),
-    };
-    let condition = |found: Option<&CronRecord>| match found.map(etag::for_cron) == expected {
-        true => Ok(()),
-        false => Err(Error::conflict(
-            ConflictKind::Changed,
-            format!(
-                "rule {name} was changed or removed since you opened it, so nothing was saved; \
-             open it again and repeat your change"
-            ),
-        )),
-    };
-    app.duly.crons().put_if(rule, condition).await
 }
 
 #[derive(Deserialize, Default)]

@@ -13,6 +13,7 @@ use jiff::tz::TimeZone;
 use super::assets;
 use super::display::{self, Moment};
 use super::flash::{self, Flash};
+use crate::auth::LOCAL;
 use crate::identity::Identity;
 use crate::server::App;
 use duly::admin::QueueCounts;
@@ -21,23 +22,23 @@ use duly::{Duly, State};
 
 /// The longest name of a time zone.
 const ZONE_BYTES_MAX: usize = 64;
-/// The most queues in the suggestions of the filter box.
-const SUGGESTED_QUEUES_MAX: usize = 200;
+/// The most queues in the suggestions of a field.
+pub(super) const SUGGESTED_QUEUES_MAX: usize = 200;
 
-/// The links of the navigation: group, path, label.
-const LINKS: [(usize, &str, &str); 12] = [
-    (0, "/", "Overview"),
-    (0, "/jobs", "Jobs"),
-    (0, "/queues", "Queues"),
-    (0, "/kinds", "Kinds"),
-    (0, "/scheduled", "Scheduled"),
-    (0, "/dead", "Dead"),
-    (0, "/cron", "Cron"),
-    (1, "/nodes", "Nodes"),
-    (1, "/locks", "Locks"),
-    (1, "/calls", "Calls"),
-    (2, "/audit", "Audit"),
-    (2, "/settings", "Settings"),
+/// The links of the navigation: group, path, label, and the key that opens the page after `g`.
+const LINKS: [(usize, &str, &str, char); 12] = [
+    (0, "/", "Overview", 'o'),
+    (0, "/jobs", "Jobs", 'j'),
+    (0, "/queues", "Queues", 'q'),
+    (0, "/kinds", "Kinds", 'k'),
+    (0, "/scheduled", "Scheduled", 's'),
+    (0, "/dead", "Dead", 'd'),
+    (0, "/cron", "Cron", 'c'),
+    (1, "/nodes", "Nodes", 'n'),
+    (1, "/locks", "Locks", 'l'),
+    (1, "/calls", "Calls", 'm'),
+    (2, "/audit", "Audit", 'a'),
+    (2, "/settings", "Settings", 'e'),
 ];
 
 /// The layout of a page.
@@ -63,6 +64,8 @@ pub(super) struct Layout {
     pub flash: Option<Flash>,
     /// The server is behind TLS, so its cookies must not be sent without.
     pub secure: bool,
+    /// Requests from outside the browser need a token.
+    pub needs_token: bool,
     /// The text of the filter box.
     pub query: String,
     pub counts: Vec<QueueCounts>,
@@ -107,6 +110,8 @@ impl StoreFeatures {
 pub(super) struct Link {
     pub path: &'static str,
     pub name: &'static str,
+    /// The key that opens the page after `g`.
+    pub key: char,
     pub badge: String,
     pub class: &'static str,
     pub current: bool,
@@ -132,6 +137,7 @@ impl Layout {
             read_only: app.options.read_only,
             flash: flash::of_request(&parts.headers),
             secure: app.options.secure,
+            needs_token: !app.options.open && identity.is_some_and(|identity| identity.name != LOCAL),
             query: String::new(),
             // A page without badges is better than an error.
             counts: if identity.is_some() { app.duly.queues().counts().await.unwrap_or_default() } else { Vec::new() },
@@ -213,11 +219,16 @@ impl Layout {
     pub(super) fn links(&self, group: usize) -> Vec<Link> {
         let shown = LINKS.into_iter().filter(|link| link.0 == group && self.features.has_page(link.1));
         shown
-            .map(|(_, path, name)| {
+            .map(|(_, path, name, key)| {
                 let (badge, class) = self.badge(path);
-                Link { path, name, badge, class, current: path == self.nav_path }
+                Link { path, name, key, badge, class, current: path == self.nav_path }
             })
             .collect()
+    }
+
+    /// Returns all links of the navigation.
+    pub(super) fn all_links(&self) -> Vec<Link> {
+        (0..3).flat_map(|group| self.links(group)).collect()
     }
 
     fn badge(&self, path: &str) -> (String, &'static str) {

@@ -12,6 +12,7 @@ mod calls;
 mod chart;
 mod confirm;
 mod cron;
+mod cron_form;
 mod dead;
 mod display;
 mod error_page;
@@ -25,6 +26,7 @@ mod layout;
 mod locks;
 mod nodes;
 mod overview;
+mod palette;
 mod push;
 mod queues;
 mod scheduled;
@@ -68,8 +70,8 @@ pub(crate) fn router(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/kinds/{kind}", get(kinds::show))
         .route("/scheduled", get(scheduled::show))
         .route("/dead", get(dead::show))
-        .route("/cron", get(cron::list).post(cron::save))
-        .route("/cron/new", get(cron::form))
+        .route("/cron", get(cron::list).post(cron_form::save))
+        .route("/cron/new", get(cron_form::form))
         .route("/cron/rule/{name}", get(cron::show))
         .route("/cron/{name}/{action}", post(cron::run_action))
         .route("/nodes", get(nodes::list))
@@ -79,6 +81,8 @@ pub(crate) fn router(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/locks/break", post(locks::break_lock))
         .route("/calls", get(calls::list).post(calls::ping))
         .route("/audit", get(audit::list))
+        .route("/palette", get(palette::search))
+        .route("/suggestions", get(palette::suggestions))
         .route("/settings", get(settings::show))
         .route("/settings/appearance", get(settings::save_appearance))
         .route("/login", get(error_page::login))

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::job::parse_duration;
-use super::layout::Layout;
+use super::layout::{Layout, SUGGESTED_QUEUES_MAX};
 use super::{PageResult, redirect_with_flash, render, render_with_status};
 use crate::audit::AuditNote;
 use crate::identity::Identity;
@@ -95,7 +95,7 @@ pub(super) async fn form(
 
 fn form_page(layout: Layout, form: PushForm, error: String) -> PushPage {
     let layout = layout.with_title("/jobs", "Push a job");
-    let queues = layout.counts.iter().map(|counts| counts.queue.clone()).take(200).collect();
+    let queues = layout.counts.iter().map(|counts| counts.queue.clone()).take(SUGGESTED_QUEUES_MAX).collect();
     PushPage { layout, form, queues, error }
 }
 

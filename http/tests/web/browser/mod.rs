@@ -34,6 +34,7 @@ async fn every_page_and_action_works_in_a_browser() {
     fixture::tick(&full);
     let empty = fixture::empty().await;
     run("pages.mjs", &[&full.url, &empty.url]).await;
+    run("features.mjs", &[&full.url]).await;
 }
 
 /// The pages use only the store contract: the same pages on the other store.

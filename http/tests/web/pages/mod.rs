@@ -2,6 +2,7 @@
 
 mod client;
 mod content;
+mod copied;
 mod cron;
 mod escaping;
 mod foreign_stores;
