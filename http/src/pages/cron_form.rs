@@ -130,7 +130,7 @@ impl RuleForm {
     }
 }
 
-fn optional_duration(field: &'static str, text: &str) -> Result<Option<Duration>, Error> {
+pub(super) fn optional_duration(field: &'static str, text: &str) -> Result<Option<Duration>, Error> {
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -139,10 +139,10 @@ fn optional_duration(field: &'static str, text: &str) -> Result<Option<Duration>
 }
 
 /// Formats a duration for a field, exactly.
-fn format_duration(time: Duration) -> String {
+pub(super) fn format_duration(time: Duration) -> String {
     let millis = time.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
-    let unit = units.into_iter().find(|(size, _)| millis > 0 && millis % size == 0);
+    let unit = units.into_iter().find(|(size, _)| millis > 0 && millis.is_multiple_of(*size));
     unit.map_or_else(|| "0s".to_owned(), |(size, name)| format!("{}{name}", millis / size))
 }
 

@@ -2,8 +2,6 @@
 //!
 //! An action is a POST to the same address as the form of its page, so a destructive one asks first.
 
-use std::sync::Arc;
-
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 
@@ -168,11 +166,14 @@ impl Search<'_> {
         self.add(actions);
     }
 
-    /// Adds a job and its actions, whatever the words are: it was found by its id.
-    fn add_job(&mut self, record: &JobRecord) {
+    /// Adds a job that was found by its id, whatever the words are; its actions only if it is the only one.
+    fn add_job(&mut self, record: &JobRecord, is_only: bool) {
         let (job, can_operate) = (&record.job, self.layout.can_operate());
         let detail = format!("{}, {} in queue {}", display::short_id(&job.id.to_string()), record.state, job.queue);
         self.items.push(Item::link("Jobs", &job.kind, detail, format!("/jobs/{}", job.id)));
+        if !is_only {
+            return;
+        }
         let can_retry = !matches!(record.state, JobState::Running | JobState::Ready);
         let can_cancel =
             record.state == JobState::Running || (!record.state.is_final() && self.layout.can_administer());
@@ -226,8 +227,9 @@ pub(super) async fn search(
         search.add_pages();
         return axum::Json(PaletteItems { items: search.items });
     }
-    if let Some(record) = find_job(&app, text.trim()).await {
-        search.add_job(&record);
+    let jobs = find_jobs(&app, text.trim()).await;
+    for record in &jobs {
+        search.add_job(record, jobs.len() == 1);
     }
     // Every list is optional: a store may lack it, and the others are still of use.
     let (kinds, rules, nodes) = tokio::join!(kinds(&app), app.duly.crons().list(), app.duly.nodes().list());
@@ -248,12 +250,15 @@ async fn kinds(app: &App) -> Vec<String> {
     totals_by_kind(points).into_keys().filter(|kind| kind != OTHER_KINDS).collect()
 }
 
-async fn find_job(app: &Arc<App>, text: &str) -> Option<JobRecord> {
-    if text.len() < ID_CHARS_MIN {
-        return None;
+/// Returns the jobs with this id, or with this beginning or end of it.
+async fn find_jobs(app: &App, text: &str) -> Vec<JobRecord> {
+    if text.len() < ID_CHARS_MIN || text.contains(char::is_whitespace) {
+        return Vec::new();
     }
-    let id = app.duly.jobs().parse_id(text).ok()?;
-    app.duly.jobs().get(id).await.ok()?
+    let Ok(filter) = format!("id:{text}").parse::<Filter>() else {
+        return Vec::new();
+    };
+    app.duly.jobs().list(filter.limit(GROUP_ITEMS_MAX)).await.map(|page| page.jobs).unwrap_or_default()
 }
 
 /// Words of the filter that the store knows.

@@ -6,6 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 
+use super::cron_form::{format_duration, optional_duration};
 use super::job::parse_duration;
 use super::layout::{Layout, SUGGESTED_QUEUES_MAX};
 use super::{PageResult, redirect_with_flash, render, render_with_status};
@@ -47,6 +48,10 @@ pub(super) struct PushForm {
     unique: String,
     #[serde(default)]
     tags: String,
+    #[serde(default)]
+    timeout: String,
+    #[serde(default)]
+    keep: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -77,6 +82,8 @@ pub(super) async fn form(
         max_attempts: DEFAULT_MAX_ATTEMPTS.to_string(),
         unique: String::new(),
         tags: String::new(),
+        timeout: String::new(),
+        keep: String::new(),
     };
     if let Ok(id) = params.like.parse::<JobId>() {
         let record = app.duly.jobs().get(id).await?.ok_or_else(|| Error::not_found("job", id))?;
@@ -89,6 +96,8 @@ pub(super) async fn form(
         form.priority = job.priority.as_str().to_owned();
         form.max_attempts = job.max_attempts.to_string();
         form.tags = job.tags.join(" ");
+        form.timeout = format_duration(job.timeout);
+        form.keep = format_duration(job.keep);
     }
     render(&form_page(layout, form, String::new()))
 }
@@ -146,6 +155,12 @@ fn to_push(form: &PushForm) -> Result<Push, Error> {
     }
     if !form.unique.trim().is_empty() {
         push = push.unique(form.unique.trim());
+    }
+    if let Some(timeout) = optional_duration("timeout", &form.timeout)? {
+        push = push.timeout(timeout);
+    }
+    if let Some(keep) = optional_duration("keep", &form.keep)? {
+        push = push.keep(keep);
     }
     Ok(push.tags(form.tags.split([',', ' ']).filter(|tag| !tag.is_empty())))
 }

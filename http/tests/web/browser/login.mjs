@@ -1,4 +1,5 @@
 // Signing in and out, and the pages of each role. Arguments: the URL, a viewer's token, an admin's token.
+import { execFileSync } from 'node:child_process';
 import { accessible, clean, end, launch, must, open, same, test } from './support.mjs';
 
 const [url, viewer, admin] = process.argv.slice(2);
@@ -32,6 +33,22 @@ await test('a viewer sees queues, no args and no buttons', async () => {
   must((await page.locator('main').innerText()).includes('cannot see args'), 'no args');
   clean(page);
   await page.context().close();
+});
+await test('the commands of a viewer change nothing, and a copied command has no token in it', async () => {
+  const open_as = (token) => open(browser, url, { extraHTTPHeaders: { authorization: `Bearer ${token}` } });
+  const [page, admins] = [await open_as(viewer), await open_as(admin)];
+  const items = async (from) => (await (await from.request.get(`${url}/palette?q=mail`)).json()).items;
+  must((await items(page)).length > 0 && (await items(page)).every((item) => !item.is_post && item.group !== 'Actions'), 'no actions');
+  must((await items(admins)).some((item) => item.is_post && item.label === 'Pause queue mail'), 'actions of an admin');
+  await admins.goto(`${url}/push`);
+  await admins.fill('#f-kind', 'mail.welcome');
+  await admins.click('#copy-as summary');
+  const text = await admins.locator('#copy-text:has-text("curl")').textContent();
+  must(text.includes('-H "Authorization: Bearer $DULY_TOKEN"') && !(await admins.content()).includes(admin), text);
+  const pushed = execFileSync('sh', ['-c', text], { env: { ...process.env, DULY_TOKEN: admin }, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+  must(JSON.parse(pushed).id, 'the command works with the variable');
+  clean(admins);
+  for (const one of [page, admins]) await one.context().close();
 });
 await test('signing in leads to the requested address with its query', async () => {
   const page = await open(browser, url, { javaScriptEnabled: false });

@@ -1,9 +1,9 @@
-//! Editing rules: settings that the form does not show stay, and concurrent changes are not overwritten.
+//! Editing rules: the form shows every setting, concurrent changes are not overwritten, past runs have their outcome.
 
 use std::time::Duration;
 
 use duly::cron::CronRule;
-use duly::{Priority, Push};
+use duly::{Ctx, Priority, Push};
 
 use crate::fixture::{self, Fixture};
 use crate::pages::client::{Response, get, post};
@@ -18,11 +18,14 @@ fn field(page: &str, name: &str) -> String {
 /// Submits the form as it was opened, with another pattern and name.
 async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Response {
     let (original, etag) = (field(opened, "original"), field(opened, "etag"));
-    let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow";
+    let shown = ["max_attempts", "timeout", "keep", "tags"].map(|name| format!("{name}={}", field(opened, name)));
+    assert!(opened.contains("<option value=\"high\" selected>"), "the priority");
+    let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow&priority=high";
+    let rest = format!("{rest}&{}", shown.join("&"));
     post(&fixture.url, "/cron", &format!("name={name}&pattern={pattern}&original={original}&etag={etag}&{rest}")).await
 }
 
-/// Returns a store with one rule that has more settings than the form shows.
+/// Returns a store with one rule that sets everything.
 async fn with_a_rule() -> Fixture {
     let fixture = fixture::empty().await;
     let mut job = Push::new("report", "{}").priority(Priority::High).max_attempts(3).timeout(Duration::from_secs(5));
@@ -36,7 +39,7 @@ async fn rule(fixture: &Fixture, name: &str) -> CronRule {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rule_form_keeps_hidden_settings() {
+async fn rule_form_shows_every_setting() {
     let fixture = with_a_rule().await;
     let before = rule(&fixture, "report").await;
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
@@ -47,6 +50,25 @@ async fn rule_form_keeps_hidden_settings() {
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
     assert_eq!(save(&fixture, &opened, "copy", "0+4+*+*+*").await.status, 303, "under another name it is a copy");
     assert_eq!(rule(&fixture, "copy").await.tags, before.tags);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn past_runs_have_their_outcome() {
+    let fixture = fixture::empty().await;
+    fixture.duly.cron("hourly", "0 * * * *").push(Push::new("report", "{}")).await.expect("kept");
+    assert!(get(&fixture.url, "/cron/rule/hourly").await.body.contains("None yet."));
+    for error in ["", "no paper"] {
+        fixture.clock.advance(Duration::from_secs(3_600));
+        let report =
+            move |_: Ctx| async move { if error.is_empty() { Ok(()) } else { Err(std::io::Error::other(error)) } };
+        fixture.duly.worker().queue("default", 1).on_kind("report", report).drain().await.expect("drained");
+    }
+    let page = get(&fixture.url, "/cron/rule/hourly").await.body;
+    let runs = page.split("id=\"past-runs\"").nth(1).and_then(|rest| rest.split("</section>").next()).expect("runs");
+    let texts = ["state scheduled", "no paper", "state done", "no job:"];
+    let places = texts.map(|text| runs.find(text).unwrap_or_else(|| panic!("{text} is not in {runs}")));
+    assert!(places.is_sorted(), "the newest run comes first: {runs}");
+    assert_eq!(runs.matches("<li>").count(), 10, "{runs}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
