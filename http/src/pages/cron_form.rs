@@ -5,7 +5,6 @@ use std::time::Duration;
 use askama::Template;
 use axum::Form;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::cron::{NextRun, next_runs};
@@ -16,7 +15,7 @@ use super::{PageResult, redirect_with_flash, render, render_with_status};
 use crate::audit::AuditNote;
 use crate::etag;
 use crate::identity::Identity;
-use crate::problem::{Problem, Result};
+use crate::problem::Result;
 use crate::server::{App, AppState};
 use duly::admin::Role;
 use duly::bounds::{DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, DEFAULT_TIMEOUT};
@@ -31,7 +30,7 @@ struct RuleFormPage {
     queues: Vec<String>,
     description: String,
     runs: Vec<NextRun>,
-    /// What is wrong with the pattern or the zone.
+    /// The error of the pattern or the zone.
     schedule_error: String,
     error: String,
 }
@@ -189,31 +188,29 @@ pub(super) async fn save(
 ) -> PageResult {
     note.set_target(form.name.trim());
     identity.require(Role::Operator)?;
-    super::check_kind(&app, &form.kind)?;
-    let queue = if form.queue.trim().is_empty() { DEFAULT_QUEUE } else { form.queue.trim() };
-    let queues = app.queue_count_limit.reserve(&app.duly, &identity, [queue]).await?;
-    match save_rule(&app, &form).await {
+    match save_rule(&app, &identity, &form).await {
         Ok(record) => {
-            queues.confirm();
             let path = format!("/cron/rule/{}", display::url_encode(&record.rule.name));
             redirect_with_flash(&layout, &path, "rule", None, &record.rule.name)
         }
-        Err(error) => {
-            let status = match &error {
-                Error::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-                Error::Conflict { kind: ConflictKind::Changed | ConflictKind::Moving, .. } => StatusCode::CONFLICT,
-                // Another form does not help.
-                _ => return Err(Problem::from(error)),
-            };
+        // The form keeps the input, and shows the error.
+        Err(problem) if problem.status.is_client_error() => {
             let form = form.with_defaults(&layout);
-            render_with_status(status, &form_page(layout, form, error.to_string()))
+            render_with_status(
+                problem.status,
+                &form_page(layout, form, problem.detail.trim_start_matches('/').to_owned()),
+            )
         }
+        Err(problem) => Err(problem),
     }
 }
 
 /// Saves the rule of a form if the stored rule has not changed since the form was opened.
-async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
+async fn save_rule(app: &App, identity: &Identity, form: &RuleForm) -> Result<CronRecord> {
+    super::check_kind(app, &form.kind)?;
     let name = form.name.trim();
+    let queue = if form.queue.trim().is_empty() { DEFAULT_QUEUE } else { form.queue.trim() };
+    let queues = app.queue_count_limit.reserve(&app.duly, identity, [queue]).await?;
     let existing = app.duly.crons().get(name).await?;
     let rule = form.to_rule()?;
     let expected = match form.original == name {
@@ -230,7 +227,9 @@ async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
             ),
         )),
     };
-    app.duly.crons().put_if(rule, condition).await
+    let saved = app.duly.crons().put_if(rule, condition).await?;
+    queues.confirm();
+    Ok(saved)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command palette: what a few words lead to. Pages, queues, kinds, rules, nodes and jobs, and their actions.
+//! The command palette: finds pages, queues, kinds, rules, nodes and jobs by a few words, with their actions.
 //!
 //! An action is a POST to the same address as the form of its page, so a destructive one asks first.
 

@@ -3,7 +3,6 @@
 use askama::Template;
 use axum::Form;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::cron_form::{format_duration, optional_duration};
@@ -12,13 +11,13 @@ use super::layout::{Layout, SUGGESTED_QUEUES_MAX};
 use super::{PageResult, redirect_with_flash, render, render_with_status};
 use crate::audit::AuditNote;
 use crate::identity::Identity;
-use crate::problem::{Problem, Result};
-use crate::server::AppState;
+use crate::problem::Result;
+use crate::server::{App, AppState};
 use duly::Error;
 use duly::Push;
 use duly::admin::Role;
 use duly::bounds::{DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE};
-use duly::{JobId, Priority};
+use duly::{JobId, Priority, PushResult};
 
 #[derive(Template)]
 #[template(path = "push.html")]
@@ -117,29 +116,29 @@ pub(super) async fn push(
     Form(form): Form<PushForm>,
 ) -> PageResult {
     identity.require(Role::Pusher)?;
-    super::check_kind(&app, &form.kind)?;
-    let checked = to_push(&form).and_then(|push| push.check().map(|()| push));
-    let pushed = match checked {
-        Ok(push) => {
-            let queues = app.queue_count_limit.reserve(&app.duly, &identity, [push.job_queue()]).await?;
-            let pushed = app.duly.push(push).await;
-            if pushed.is_ok() {
-                queues.confirm();
-            }
-            pushed
-        }
-        Err(error) => Err(error),
-    };
-    match pushed {
+    match push_form(&app, &identity, &form).await {
         Ok(pushed) => {
             note.set_target(pushed.id());
             let flash_key = if pushed.is_new() { "pushed" } else { "there" };
             redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), flash_key, None, "")
         }
-        Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
         // The form keeps the input, and shows the error.
-        Err(error) => render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &form_page(layout, form, error.to_string())),
+        Err(problem) if problem.status.is_client_error() => render_with_status(
+            problem.status,
+            &form_page(layout, form, problem.detail.trim_start_matches('/').to_owned()),
+        ),
+        Err(problem) => Err(problem),
     }
+}
+
+async fn push_form(app: &App, identity: &Identity, form: &PushForm) -> Result<PushResult> {
+    super::check_kind(app, &form.kind)?;
+    let push = to_push(form)?;
+    push.check()?;
+    let queues = app.queue_count_limit.reserve(&app.duly, identity, [push.job_queue()]).await?;
+    let pushed = app.duly.push(push).await?;
+    queues.confirm();
+    Ok(pushed)
 }
 
 fn to_push(form: &PushForm) -> Result<Push, Error> {
