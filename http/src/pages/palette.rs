@@ -18,8 +18,9 @@ use duly::{Filter, JobRecord, State as JobState};
 const GROUP_ITEMS_MAX: usize = 8;
 /// The most characters of the words that are searched.
 const QUERY_CHARS_MAX: usize = 200;
-/// The fewest digits of an id that are looked up.
-const ID_CHARS_MIN: usize = 4;
+/// The fewest digits of an id that are looked up: a search for a part reads many ids, and short words such as `dead` look
+/// like one.
+const ID_CHARS_MIN: usize = 6;
 /// The newest jobs that suggestions are collected from.
 const SAMPLE_JOBS: usize = 200;
 /// The most suggestions for the filter box.

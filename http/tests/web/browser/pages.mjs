@@ -6,7 +6,7 @@ const [full, empty, how] = process.argv.slice(2);
 const short = how === 'short';
 const browser = await launch();
 const PAGES = ['/', '/?range=5m', '/?range=24h', '/jobs', '/jobs?q=state:dead', '/jobs?q=nothing:such', '/queues', '/queues/mail', '/scheduled', '/dead',
-  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push', '/kinds', '/kinds?range=1h', '/kinds/thumbnail.make', '/?range=30d'];
+  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push', '/kinds', '/kinds?range=1h', '/kinds/thumbnail.make', '/?range=30d', '/nothing'];
 const EMPTY = ['/', '/jobs', '/queues', '/scheduled', '/dead', '/cron', '/nodes', '/locks', '/calls', '/audit', '/kinds'];
 
 const first = async (page, path, find) => {
@@ -29,6 +29,10 @@ for (const path of PAGES) {
     await page.goto(full + path, { waitUntil: 'load' });
     same(await page.locator('h1').count(), 1, 'headings');
     await accessible(page, path);
+    for (const width of [1600, 800]) {
+      await page.setViewportSize({ width, height: 900 });
+      await fits(page, `${path} at ${width} px`);
+    }
     await page.setViewportSize({ width: 360, height: 740 });
     await page.emulateMedia({ colorScheme: 'dark' });
     await fits(page, path);
