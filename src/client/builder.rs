@@ -153,6 +153,24 @@ impl Builder {
         self
     }
 
+    /// Sets whether workers of this handle record what each attempt did: its start, duration, node and output (default
+    /// true). Failures are recorded in any case.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::Duly;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// let duly = Duly::builder(":memory:").attempts(false).open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn attempts(mut self, attempts: bool) -> Self {
+        self.options.attempts = attempts;
+        self
+    }
+
     /// Sets a secret of at least 32 bytes that all nodes share. Nodes sign every message with it, and reject messages
     /// without a valid signature.
     ///

@@ -104,6 +104,7 @@ impl Duly {
                 continue;
             }
             if !filter.with_details {
+                record.runs.clear();
                 record.failures.clear();
                 record.log.clear();
                 (record.progress, record.result) = (None, None);

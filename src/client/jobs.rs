@@ -59,7 +59,7 @@ impl Duly {
 }
 
 impl Jobs<'_> {
-    /// Returns one job with its failures, progress, log and result.
+    /// Returns one job with its runs, progress, log and result.
     ///
     /// # Errors
     ///

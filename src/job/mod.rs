@@ -10,6 +10,7 @@ mod json;
 pub(crate) mod push;
 mod push_getters;
 pub(crate) mod retry;
+pub(crate) mod run;
 pub(crate) mod unique;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use self::json::result_as_json;
 pub(crate) use self::json::{args_as_json, as_millis};
 pub(crate) use self::push::UNREADABLE_KIND;
 pub use self::push::{Due, check_name};
+pub use self::run::{Failure, JobRun, RunOutcome};
 pub use self::unique::{UniqueConflict, UniqueKey, UniqueScope};
 use crate::NodeId;
 use crate::error::Error;
@@ -326,32 +328,6 @@ impl HeldJob {
     }
 }
 
-/// An entry of a job's history: an attempt that did not end in an ack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Failure {
-    /// When it was recorded, by the store's clock.
-    #[serde(serialize_with = "crate::clock::as_micros")]
-    pub at: SystemTime,
-    /// The number of the attempt, from 1.
-    pub attempt: u32,
-    /// The node that held the job.
-    pub node: NodeId,
-    /// The error of the handler, truncated.
-    pub error: String,
-}
-
-impl Failure {
-    /// Truncates an error to the length that the history keeps, at a character boundary.
-    pub(crate) fn truncate_error(error: &str) -> &str {
-        let mut end = error.len().min(crate::store::ERROR_BYTES_MAX);
-        while !error.is_char_boundary(end) {
-            end -= 1;
-        }
-        &error[..end]
-    }
-}
-
 /// A job and its current state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -380,7 +356,10 @@ pub struct JobRecord {
     /// When it was done, buried or cancelled.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "crate::clock::as_micros_option")]
     pub ended: Option<SystemTime>,
-    /// Its failed attempts, oldest first. Filled by `get`, empty in lists.
+    /// Its attempts, oldest first: what each did, and how it ended. Filled by `get`, empty in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<JobRun>,
+    /// The attempts that failed, oldest first. Filled by `get`, empty in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
     /// The last reported progress. Filled by `get`.
@@ -398,7 +377,7 @@ pub struct JobRecord {
 impl JobRecord {
     /// Returns the record of a job without holder, end and details.
     pub(crate) fn new(job: Job, state: State, due: SystemTime, attempts: u32, crashes: u32) -> Self {
-        let (failures, log) = (Vec::new(), Vec::new());
+        let (runs, failures, log) = (Vec::new(), Vec::new(), Vec::new());
         let (node, fence, ended, progress, result) = (None, None, None, None, None);
         let cancelling = false;
         JobRecord {
@@ -411,6 +390,7 @@ impl JobRecord {
             fence,
             cancelling,
             ended,
+            runs,
             failures,
             progress,
             result,

@@ -101,8 +101,10 @@ pub const DEFAULT_PAGE_SIZE: usize = 50;
 pub const PAGE_SIZE_MAX: usize = 1_000;
 /// Longest error text kept in a job's history, in bytes.
 pub const ERROR_BYTES_MAX: usize = 4 * 1024;
-/// Most failures kept per job: the newest stay.
-pub const FAILURES_MAX: usize = 50;
+/// Most runs kept per job, besides the one that made it done: the newest stay.
+pub const RUNS_MAX: usize = 50;
+/// Longest output kept of a run, in bytes: the end of what it logged.
+pub const RUN_OUTPUT_BYTES_MAX: usize = 4 * 1024;
 
 #[cfg(test)]
 pub(crate) mod faulty;

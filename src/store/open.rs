@@ -44,6 +44,8 @@ pub(crate) struct StoreOptions {
     pub(crate) remember_ids: Duration,
     /// Whether statistics by minute are kept.
     pub(crate) history: bool,
+    /// Whether start, duration, node and output of attempts are kept.
+    pub(crate) attempts: bool,
     /// The prefix of every key; separates several apps on one server.
     pub(crate) prefix: String,
     /// How many replicas must confirm a push before it is acknowledged.
@@ -76,6 +78,7 @@ impl Default for StoreOptions {
             keep_dead: DEFAULT_KEEP_DEAD,
             remember_ids: DEFAULT_REMEMBER_IDS,
             history: true,
+            attempts: true,
             prefix: DEFAULT_PREFIX.to_owned(),
             replicas: 0,
             allow_data_loss: None,
@@ -311,7 +314,7 @@ fn is_host_and_port(address: &str) -> bool {
 }
 
 /// All options that [`set_option`] accepts.
-const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember_ids, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
+const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember_ids, history, attempts; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
 
 /// The stores that an option applies to.
 enum OptionScope {
@@ -321,19 +324,19 @@ enum OptionScope {
     ServersOnly,
 }
 
+fn parse_switch(name: &'static str, value: &str) -> Result<bool> {
+    let parsed = ["on", "off"].contains(&value).then_some(value == "on");
+    parsed.ok_or_else(|| Error::invalid(name, format!("{value:?} is not valid; use on or off")))
+}
+
 fn set_option(options: &mut StoreOptions, name: &str, value: &str) -> Result<OptionScope> {
     match name {
         "lease" => options.lease = parse_duration_option("lease", value)?,
         "keep" => options.keep = parse_duration_option("keep", value)?,
         "keep_dead" => options.keep_dead = parse_duration_option("keep_dead", value)?,
         "remember_ids" => options.remember_ids = parse_duration_option("remember_ids", value)?,
-        "history" => {
-            options.history = match value {
-                "on" => true,
-                "off" => false,
-                _ => return Err(Error::invalid("history", format!("{value:?} is not valid; use on or off"))),
-            }
-        }
+        "history" => options.history = parse_switch("history", value)?,
+        "attempts" => options.attempts = parse_switch("attempts", value)?,
         "durability" => {
             options.durability = match value {
                 "fsync" => Durability::Fsync,

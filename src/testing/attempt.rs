@@ -370,8 +370,9 @@ impl TestAttempt {
             result = attempt.run(Arc::new(handlers)) => result,
         };
         state.finished.store(true, Ordering::SeqCst);
-        let (update, result) = worker.progress.finish_attempt(&state.held);
-        let (progress, lines) = update.map_or((None, Vec::new()), |update| (update.progress, update.lines));
+        let report = worker.progress.finish_attempt(&state.held);
+        let result = report.result;
+        let (progress, lines) = report.update.map_or((None, Vec::new()), |update| (update.progress, update.lines));
         let log = lines.into_iter().map(|(_, line)| line).collect();
         let cancelled = reason == Some(EndReason::Cancelled);
         Ok(AttemptReport { outcome, cancelled, result, progress, log, duly })

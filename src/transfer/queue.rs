@@ -11,9 +11,9 @@ use crate::client::Duly;
 use crate::clock::{Clock, Micros, from_micros, to_micros};
 use crate::error::{ConflictKind, Error, Result};
 use crate::job::push::is_word;
-use crate::job::{Failure, Fence, JobId, JobRecord, State, UNREADABLE_KIND};
+use crate::job::{Failure, Fence, JobId, JobRecord, JobRun, RunOutcome, State, UNREADABLE_KIND};
 use crate::node::NodeId;
-use crate::store::{FAILURES_MAX, Filter, TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint};
+use crate::store::{Filter, TRANSFER_BATCH_MAX, TransferBatch, TransferBatchResult, TransferCheckpoint};
 use crate::transfer::QueueTransferReport;
 use crate::transfer::retrying_store::RetryingStore;
 
@@ -373,14 +373,13 @@ impl<'e> QueueTransfer<'e> {
         let now = self.stores.clock.now();
         record.state = State::Dead;
         record.ended = Some(now);
-        record.failures.push(Failure {
+        let failure = Failure {
             at: now,
             attempt: record.attempts.saturating_add(1),
             node: self.stores.mover,
             error: "buried when moved to this store: another job had its unique key".to_owned(),
-        });
-        let excess = record.failures.len().saturating_sub(FAILURES_MAX);
-        record.failures.drain(..excess);
+        };
+        record.push_run(JobRun::failed(RunOutcome::Bury, failure));
     }
 
     /// Completes the transfer: removes the checkpoint, then the mark.
@@ -394,7 +393,7 @@ impl<'e> QueueTransfer<'e> {
 
 /// Returns the approximate size of a job in a batch.
 fn job_bytes(record: &JobRecord) -> usize {
-    let history: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+    let history: usize = record.runs.iter().map(JobRun::text_bytes).sum();
     let log: usize = record.log.iter().map(|entry| entry.line.len()).sum();
     record.job.args.len() + history + log + record.result.as_ref().map_or(0, String::len)
 }

@@ -45,7 +45,7 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) fn new(settings: Arc<WorkerSettings>, mode: RunMode, stopping: CancellationToken) -> Self {
         let context = Arc::new(WorkerContext {
-            progress: Arc::default(),
+            progress: Arc::new(ProgressBuffer::new(settings.duly.options.attempts)),
             stopping,
             duly: settings.duly.clone(),
             cancelled_outcome: cancelled_outcome(&*settings.duly.store),
@@ -226,7 +226,7 @@ impl Attempts {
             settings.emit(&Event::Started { held, lateness });
         }
         queue.record_started();
-        self.in_flight.start(index, lateness, attempt, settings.handlers.clone());
+        self.in_flight.start(index, now, attempt, settings.handlers.clone());
     }
 
     /// Returns whether this claim is known here: running, finished or settled recently.
@@ -301,7 +301,9 @@ impl Attempts {
     }
 
     fn add_progress(&self, mut finished: UnsettledEnd) -> UnsettledEnd {
-        (finished.progress_update, finished.end.result) = self.context.progress.finish_attempt(finished.end.held());
+        let report = self.context.progress.finish_attempt(finished.end.held());
+        (finished.progress_update, finished.end.result) = (report.update, report.result);
+        finished.end.output = report.output;
         finished
     }
 

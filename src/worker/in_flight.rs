@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Context;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -41,6 +41,8 @@ struct RunningAttempt {
     state: Arc<AttemptState>,
     task: JoinHandle<()>,
     started: Instant,
+    /// By the store's clock; `None` if attempts are not recorded.
+    started_at: Option<SystemTime>,
     lateness: Duration,
 }
 
@@ -79,6 +81,7 @@ impl RunningAttempt {
         let timing = AttemptTiming { lateness: self.lateness, duration: clock::monotonic_now() - self.started };
         let end = AttemptEnd {
             timing: Some(timing),
+            started: self.started_at,
             deferred: result.is_unknown_kind(),
             ..AttemptEnd::new(self.state.held.clone(), result.outcome, keep_dead)
         };
@@ -176,7 +179,8 @@ impl InFlight {
         }
     }
 
-    pub(super) fn start(&mut self, queue_index: usize, lateness: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
+    /// Starts an attempt. `now` is the store's time.
+    pub(super) fn start(&mut self, queue_index: usize, now: SystemTime, attempt: Attempt, handlers: Arc<Handlers>) {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -184,10 +188,13 @@ impl InFlight {
         self.started_count += 1;
         let (number, retry, started) = (self.started_count, attempt.retry, clock::monotonic_now());
         let state = attempt.ctx.attempt_state.clone();
+        let lateness = now.duration_since(state.held.due).unwrap_or_default();
+        let started_at = attempt.ctx.worker.duly.options.attempts.then_some(now);
         self.results.unpolled.fetch_add(1, Ordering::SeqCst);
         let sender = ResultSender { results: self.results.clone(), slot, number, unpolled: true, sent: false };
         let task = tokio::spawn(run_attempt(attempt, handlers, sender));
-        self.slots[slot] = Some(RunningAttempt { number, queue_index, retry, state, task, started, lateness });
+        self.slots[slot] =
+            Some(RunningAttempt { number, queue_index, retry, state, task, started, started_at, lateness });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -345,6 +352,7 @@ mod tests {
             state,
             task,
             started: clock::monotonic_now(),
+            started_at: None,
             lateness: Duration::ZERO,
         }));
     }

@@ -9,17 +9,20 @@ use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
+use crate::job::run::OutputTail;
 use crate::job::{Fence, HeldJob, JobId, JobProgress};
 use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, PROGRESS_UPDATES_MAX, ProgressUpdate, truncate_text};
 use crate::sync::LockExt;
 use crate::worker::attempt_state::AttemptState;
 
-/// Unsent progress of one attempt.
+/// Unsent progress of one attempt, and what its end needs.
 #[derive(Default)]
 struct UnsentProgress {
     progress: Option<JobProgress>,
     lines: VecDeque<(SystemTime, String)>,
     result: Option<String>,
+    /// The end of what the attempt has logged, sent or not.
+    output: OutputTail,
 }
 
 type UnsentByClaim = HashMap<(JobId, Fence), (Arc<HeldJob>, UnsentProgress)>;
@@ -27,11 +30,25 @@ type UnsentByClaim = HashMap<(JobId, Fence), (Arc<HeldJob>, UnsentProgress)>;
 /// Unsent progress of all attempts of a worker.
 #[derive(Default)]
 pub(crate) struct ProgressBuffer {
+    /// Keep the output of attempts until their end.
+    keep_output: bool,
     unsent: Mutex<UnsentByClaim>,
     changed: Notify,
 }
 
+/// What an attempt reported and the store does not have yet.
+#[derive(Debug, Default)]
+pub(crate) struct FinalReport {
+    pub(crate) update: Option<ProgressUpdate>,
+    pub(crate) result: Option<String>,
+    pub(crate) output: Option<String>,
+}
+
 impl ProgressBuffer {
+    pub(crate) fn new(keep_output: bool) -> Self {
+        ProgressBuffer { keep_output, ..ProgressBuffer::default() }
+    }
+
     pub(crate) fn set_progress(&self, attempt: &AttemptState, progress: JobProgress) {
         self.update(attempt, |unsent| unsent.progress = Some(progress));
         self.changed.notify_one();
@@ -40,6 +57,9 @@ impl ProgressBuffer {
     pub(crate) fn add_line(&self, attempt: &AttemptState, at: SystemTime, line: &str) {
         let line = truncate_text(line, LOG_LINE_BYTES_MAX).to_owned();
         self.update(attempt, |unsent| {
+            if self.keep_output {
+                unsent.output.push_line(&line);
+            }
             if unsent.lines.len() == LOG_LINES_MAX {
                 unsent.lines.pop_front();
             }
@@ -65,28 +85,32 @@ impl ProgressBuffer {
     /// Takes the updates for one request.
     pub(crate) fn take_batch(&self) -> Vec<ProgressUpdate> {
         let mut updates = Vec::new();
-        // Sent entries are removed; a result stays until the outcome is sent.
+        // Sent entries are removed; a result and an output stay until the outcome is sent.
         self.lock().retain(|_, (held, unsent)| {
             if updates.len() == PROGRESS_UPDATES_MAX {
                 self.changed.notify_one();
                 return true;
             }
             updates.extend(take_update(held, unsent));
-            unsent.result.is_some()
+            unsent.result.is_some() || !unsent.output.is_empty()
         });
         updates
     }
 
-    /// Removes a finished attempt, which must be marked as such. Returns its unsent progress and its result.
-    pub(crate) fn finish_attempt(&self, held: &HeldJob) -> (Option<ProgressUpdate>, Option<String>) {
+    /// Removes a finished attempt, which must be marked as such. Returns its last report.
+    pub(crate) fn finish_attempt(&self, held: &HeldJob) -> FinalReport {
         let mut entries = self.lock();
         // Most attempts report nothing.
         if entries.is_empty() {
-            return (None, None);
+            return FinalReport::default();
         }
         match entries.remove(&(held.job.id, held.fence)) {
-            Some((held, mut unsent)) => (take_update(&held, &mut unsent), unsent.result),
-            None => (None, None),
+            Some((held, mut unsent)) => FinalReport {
+                update: take_update(&held, &mut unsent),
+                result: unsent.result,
+                output: unsent.output.into_text(),
+            },
+            None => FinalReport::default(),
         }
     }
 
@@ -124,11 +148,31 @@ mod tests {
             (ProgressBuffer::default(), AttemptState::new(held_job("mail"), SystemTime::UNIX_EPOCH));
         updates.set_result(&attempt, "1".into());
         attempt.finished.store(true, Ordering::SeqCst);
-        assert_eq!(updates.finish_attempt(&attempt.held).1.as_deref(), Some("1"), "set before the attempt finished");
+        assert_eq!(
+            updates.finish_attempt(&attempt.held).result.as_deref(),
+            Some("1"),
+            "set before the attempt finished"
+        );
 
         updates.set_result(&attempt, "2".into());
         updates.add_line(&attempt, SystemTime::UNIX_EPOCH, "still here");
         assert!(updates.lock().is_empty());
         assert!(updates.take_batch().is_empty());
+    }
+
+    #[test]
+    fn output_stays_until_the_attempt_ends_unless_it_is_switched_off() {
+        for keep_output in [true, false] {
+            let (updates, attempt) =
+                (ProgressBuffer::new(keep_output), AttemptState::new(held_job("mail"), SystemTime::UNIX_EPOCH));
+            for line in ["one", "two"] {
+                updates.add_line(&attempt, SystemTime::UNIX_EPOCH, line);
+                assert_eq!(updates.take_batch()[0].lines.len(), 1);
+            }
+            assert!(updates.take_batch().is_empty(), "nothing is sent twice");
+            let output = updates.finish_attempt(&attempt.held).output;
+            assert_eq!(output.as_deref(), keep_output.then_some("one\ntwo"));
+            assert!(updates.lock().is_empty());
+        }
     }
 }

@@ -196,6 +196,9 @@ contract! {
         release_can_delay_a_job
         buried_job_is_dead_and_keeps_its_failures
         only_the_newest_failures_are_kept
+        every_attempt_of_a_kept_job_is_recorded
+        run_of_an_ack_is_recorded_only_with_its_start
+        attempt_at_a_cancelled_job_is_recorded
         done_job_is_kept_for_its_keep_time
         done_jobs_beyond_the_maximum_are_pruned
         rejected_outcome_does_not_affect_others_in_the_batch;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use duly::bounds::{ERROR_BYTES_MAX, FAILURES_MAX};
-use duly::job::HeldJob;
-use duly::store::{AttemptEnd, JobStore};
+use duly::bounds::{ERROR_BYTES_MAX, RUNS_MAX};
+use duly::job::{Due, HeldJob, RunOutcome};
+use duly::store::{AdminStore, AttemptEnd, ChangeResult, Filter, JobStore};
 use duly::{JobId, Outcome, State};
 
 use crate::test_store::*;
@@ -98,13 +98,13 @@ pub async fn buried_job_is_dead_and_keeps_its_failures(store: TestStore) {
 
 pub async fn only_the_newest_failures_are_kept(store: TestStore) {
     let id = store.push(job("one")).await.id();
-    for n in 1..=FAILURES_MAX + 3 {
+    for n in 1..=RUNS_MAX + 3 {
         let held = store.claim_one("a").await;
         let long = format!("{n} {}", "ü".repeat(ERROR_BYTES_MAX));
         store.settle("a", &held, Outcome::retry(Duration::ZERO, long)).await;
     }
     let failures = store.get(id).await.expect("is there").failures;
-    assert_eq!(failures.len(), FAILURES_MAX);
+    assert_eq!(failures.len(), RUNS_MAX);
     assert_eq!(failures[0].attempt, 4);
     assert!(failures.iter().all(|failure| failure.error.len() <= ERROR_BYTES_MAX));
 }
@@ -145,4 +145,71 @@ pub async fn rejected_outcome_does_not_affect_others_in_the_batch(store: TestSto
     let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
     assert_eq!(lost, [held[1].job.id]);
     assert_eq!(store.state(held[2].job.id).await, Some(State::Done));
+}
+
+/// Returns the runs of a job as the record and a list have them, without what every run of these cases has in common.
+async fn runs(store: &TestStore, id: JobId) -> Vec<(u32, RunOutcome, Option<String>, Option<String>)> {
+    let record = store.get(id).await.expect("is there");
+    let page = store.store.list(Filter::all().with_details()).await.expect("lists");
+    assert_eq!(page.jobs.iter().find(|listed| listed.job.id == id), Some(&record));
+    let node = store.node("a").await;
+    for run in &record.runs {
+        assert_eq!((run.node, run.duration), (node, Some(SECOND)));
+        assert!(run.started.is_some_and(|started| started < run.ended), "{run:?}");
+    }
+    record.runs.into_iter().map(|run| (run.attempt, run.outcome, run.error, run.output)).collect()
+}
+
+pub async fn every_attempt_of_a_kept_job_is_recorded(store: TestStore) {
+    let text = |text: &str| Some(text.to_owned());
+    let id = store.push(job("one").keep(100 * SECOND).max_attempts(9)).await.id();
+    store.advance(10 * SECOND).await;
+    store.settle_run("a", &store.claim_one("a").await, Outcome::retry(Duration::ZERO, "oh"), Some("a\nb")).await;
+    store.settle_run("a", &store.claim_one("a").await, release(), None).await;
+    store.settle_run("a", &store.claim_one("a").await, Outcome::release(SECOND), Some("later")).await;
+    let waiting = [
+        (1, RunOutcome::Retry, text("oh"), text("a\nb")),
+        (2, RunOutcome::Release, None, None),
+        (2, RunOutcome::Release, None, text("later")),
+    ];
+    assert_eq!(runs(&store, id).await, waiting);
+    assert_eq!(store.get(id).await.expect("is there").failures.len(), 1, "a release is no failure");
+    let failed = store.store.list("error:oh".parse().expect("a filter")).await.expect("lists").jobs;
+    assert_eq!(failed.len(), 1, "the last error is found behind later runs");
+    assert!(failed[0].runs.is_empty() && failed[0].failures.is_empty(), "details only on request");
+
+    store.advance(SECOND).await;
+    store.settle_run("a", &store.claim_one("a").await, Outcome::Ack, Some("done")).await;
+    let done = (2, RunOutcome::Ack, None, text("done"));
+    assert_eq!(runs(&store, id).await, [&waiting[..], std::slice::from_ref(&done)].concat());
+
+    store.store.reschedule(id, Due::Now).await.expect("starts over");
+    store.settle_run("a", &store.claim_one("a").await, Outcome::bury("no"), None).await;
+    let ended = [&waiting[..], &[done, (1, RunOutcome::Bury, text("no"), None)]].concat();
+    assert_eq!(runs(&store, id).await, ended);
+    assert_eq!(store.remove(id).await, ChangeResult::Applied);
+}
+
+pub async fn run_of_an_ack_is_recorded_only_with_its_start(store: TestStore) {
+    for (kind, is_recorded) in [("with", true), ("without", false)] {
+        let id = store.push(job(kind).keep(SECOND)).await.id();
+        let held = store.claim_one("a").await;
+        match is_recorded {
+            true => store.settle_run("a", &held, Outcome::Ack, None).await,
+            false => drop(store.settle("a", &held, Outcome::Ack).await),
+        }
+        let found = runs(&store, id).await;
+        assert_eq!(found, is_recorded.then_some((1, RunOutcome::Ack, None, None)).into_iter().collect::<Vec<_>>());
+    }
+    store.sleep(2 * SECOND);
+    assert_eq!(store.prune().await, 2);
+}
+
+pub async fn attempt_at_a_cancelled_job_is_recorded(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.store.cancel(id, KEEP).await.expect("cancels");
+    store.settle_run("a", &held, release(), Some("cleaned up")).await;
+    assert_eq!(store.state(id).await, Some(State::Cancelled));
+    assert_eq!(runs(&store, id).await, [(1, RunOutcome::Release, None, Some("cleaned up".to_owned()))]);
 }

@@ -17,6 +17,7 @@ const CANCELS: &str = "an entry has no place for a mark, and Sidekiq has no canc
 const PROGRESS: &str = "a job has no fields for progress, log lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only done and failed jobs";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
+const RUNS: &str = "an entry has only its failures, without start, duration and output";
 const COMPLETIONS: &str = "only duly notifies of completions: waits poll instead";
 const JOB_INDEX: &str = "Sidekiq's sets are ordered by time only: a filter scans them";
 
@@ -145,6 +146,9 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("progress_and_log_are_removed_with_the_job", PROGRESS),
     ("progress_from_another_node_is_rejected", PROGRESS),
     ("progress_and_log_are_kept_with_the_job", PROGRESS),
+    ("every_attempt_of_a_kept_job_is_recorded", RUNS),
+    ("run_of_an_ack_is_recorded_only_with_its_start", RUNS),
+    ("attempt_at_a_cancelled_job_is_recorded", CANCELS),
     ("node_with_handler_adopts_deferred_job_early", DEFERRED),
     ("node_with_thousands_of_kinds_adopts_deferred_jobs", DEFERRED),
     ("adopted_job_is_due_when_adopted", DEFERRED),

@@ -8,8 +8,8 @@ use duly::bounds::DEFAULT_LEASE;
 use duly::job::HeldJob;
 use duly::store::Node;
 use duly::store::{
-    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, JobStore, LockOwner, LockRequest, Notification,
-    PeerInfo, PeerStore, Store,
+    AnnounceReply, AttemptEnd, AttemptTiming, ChangeResult, Claim, ClaimReply, JobStore, LockOwner, LockRequest,
+    Notification, PeerInfo, PeerStore, Store,
 };
 use duly::{Clock, Duly, JobId, JobRecord, NodeId, Outcome, Push, PushResult, State};
 use tokio::sync::mpsc::Receiver;
@@ -246,6 +246,16 @@ impl TestStore {
     pub async fn settle(&self, node: &'static str, held: &HeldJob, outcome: Outcome) -> Vec<JobId> {
         let end = AttemptEnd::from_held(held, outcome, held.job.keep);
         self.store.settle(self.node(node).await, vec![end]).await.expect("settles")
+    }
+
+    /// Settles an attempt that started two seconds ago, took one of them, and is recorded with its output.
+    pub async fn settle_run(&self, node: &'static str, held: &HeldJob, outcome: Outcome, output: Option<&str>) {
+        let mut end = AttemptEnd::from_held(held, outcome, held.job.keep);
+        end.timing = Some(AttemptTiming { lateness: MS, duration: SECOND });
+        end.started = Some(self.now() - 2 * SECOND);
+        end.output = output.map(str::to_owned);
+        let node = self.node(node).await;
+        assert_eq!(self.store.settle(node, vec![end]).await.expect("settles"), nothing_lost());
     }
 
     pub async fn get(&self, id: JobId) -> Option<JobRecord> {

@@ -93,11 +93,11 @@ async fn fill(store: &TestStore) {
     }
     store.advance(SECOND).await;
     let held = store.claim("a", 7).await;
-    store.settle("a", &held[0], Outcome::Ack).await;
-    store.settle("a", &held[1], Outcome::bury("no: \u{1f600}")).await;
+    store.settle_run("a", &held[0], Outcome::Ack, None).await;
+    store.settle_run("a", &held[1], Outcome::bury("no: \u{1f600}"), Some("\u{1f600}\nout")).await;
     store.settle("a", &held[2], Outcome::retry(Duration::ZERO, "oh")).await;
     let again = store.claim("a", 1).await;
-    store.settle("a", &again[0], Outcome::Ack).await;
+    store.settle_run("a", &again[0], Outcome::Ack, Some("two\nlines")).await;
     store.settle("a", &held[3], Outcome::bury("once")).await;
     store.store.reschedule(held[3].job.id, Due::Now).await.expect("starts over");
     store.settle("a", &held[4], retry_at_once()).await;

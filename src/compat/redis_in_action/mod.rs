@@ -154,7 +154,7 @@ key_set! { ItemKeys<'_>, keys:
     "conf" => &keys.own.conf,
     "job" => &keys.own.job,
     "meta" => &keys.own.meta,
-    "failures" => &keys.own.failures,
+    "runs" => &keys.own.runs,
     "dead" => &keys.own.dead,
     "groups" => &keys.own.groups,
     "job_index" => &keys.own.job_index,

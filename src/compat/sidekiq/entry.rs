@@ -19,7 +19,8 @@ const RUBY_JOB_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 const FAILURES_MAX: usize = 10;
 const FAILURE_BYTES_MAX: usize = 1_000;
 /// The error of an attempt whose node died.
-const NODE_DIED_ERROR: &str = "the node died while it held this job, or was paused for longer than its lease";
+pub(super) const NODE_DIED_ERROR: &str =
+    "the node died while it held this job, or was paused for longer than its lease";
 /// Fields of a failed job, removed when it is restarted.
 const FAILURE_FIELDS: [&str; 7] =
     ["error_message", "error_class", "error_backtrace", "failed_at", "retry_count", "retried_at", "discarded_at"];

@@ -8,7 +8,7 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::compat::sidekiq::entry::CrashRecord;
 use crate::compat::sidekiq::{Sidekiq, convert_reply, counts, entry, id, keys, reserved};
 use crate::error::{Error, Result};
-use crate::job::{Fence, JobId, JobRecord, State};
+use crate::job::{Failure, Fence, JobId, JobRecord, JobRun, RunOutcome, State};
 use crate::node::NodeId;
 use crate::store::redis::{ConnectionRole, QueueKeys, sha1};
 
@@ -64,9 +64,11 @@ impl LocatedEntry {
             }
             _ => None,
         };
-        let (ended, failures) = (ended.map(from_micros), entry.failures);
+        let ended = ended.map(from_micros);
         let record = JobRecord::new(entry.job, state, from_micros(due), entry.attempts, entry.crashes);
-        Some(JobRecord { node, fence, ended, failures, ..record })
+        let mut record = JobRecord { node, fence, ended, ..record };
+        record.set_runs(runs_of_failures(entry.failures, state));
+        Some(record)
     }
 
     fn has_id(&self, id: JobId) -> bool {
@@ -76,6 +78,20 @@ impl LocatedEntry {
 
 fn entry_job_id(queue: &str, bytes: &[u8]) -> Option<JobId> {
     entry::parse_entry(queue, bytes, None).ok().map(|entry| entry.job.id)
+}
+
+/// Returns the failures of a job in this state as runs. Entries do not have their start, duration and output, nor acks.
+fn runs_of_failures(failures: Vec<Failure>, state: State) -> Vec<JobRun> {
+    let last = failures.len().saturating_sub(1);
+    let to_run = |(index, failure): (usize, Failure)| {
+        let outcome = match failure.error.as_str() {
+            entry::NODE_DIED_ERROR => RunOutcome::Crash,
+            _ if state == State::Dead && index == last => RunOutcome::Bury,
+            _ => RunOutcome::Retry,
+        };
+        JobRun::failed(outcome, failure)
+    };
+    failures.into_iter().enumerate().map(to_run).collect()
 }
 
 /// Implements `JobStore::get`.

@@ -58,7 +58,7 @@ pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<JobPage> {
     }
     let mut page = list_with_failures(store, filter).await?;
     if !filter.with_details {
-        page.jobs.iter_mut().for_each(|record| record.failures.clear());
+        page.jobs.iter_mut().for_each(|record| record.set_runs(Vec::new()));
     }
     Ok(page)
 }

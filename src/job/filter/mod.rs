@@ -67,7 +67,7 @@ pub struct Filter {
     pub limit: usize,
     /// The cursor of the previous page.
     pub cursor: Option<String>,
-    /// Includes failures, progress, log and result, which costs a lookup per job that has any.
+    /// Includes runs, progress, log and result, which costs a lookup per job that has any.
     pub with_details: bool,
 }
 
@@ -338,7 +338,7 @@ impl Filter {
         Filter { cursor: cursor.into(), ..self }
     }
 
-    /// Includes failures, progress, log and result of each job.
+    /// Includes runs, progress, log and result of each job.
     ///
     /// # Examples
     ///

@@ -45,7 +45,7 @@ capability! {
         /// counted only for a job that ran alone: any other job may have been a bystander.
         async fn set_alone(&self, node: NodeId, held: Arc<HeldJob>, alone: bool) -> Result<bool>;
 
-        /// Returns one job with its failures, progress, log and result.
+        /// Returns one job with its runs, progress, log and result.
         async fn get(&self, id: JobId) -> Result<Option<JobRecord>>;
 
         /// Returns the ids of at most `max` jobs that begin or end with these digits. At most [`ID_SCAN_MAX`] jobs are

@@ -1,18 +1,19 @@
 //! Lets `compat` run its own scripts and channels, on keys that are not duly's, over the same connections.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 
 use crate::clock::Micros;
 use crate::error::Result;
-use crate::job::Job;
+use crate::job::{Failure, Job, JobRun, RunOutcome};
 use crate::node::NodeId;
 use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
 use crate::store::redis::subscriptions::{Subscriber, Subscription};
-use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record};
+use crate::store::redis::{ConnectionRole, PeerKeys, QueueKeys, Redis, locks, record, run_text};
 use crate::store::{LockOwner, LockRecord, LockRequest, StoreOptions};
 
 /// Maximum buffered messages per channel.
@@ -136,8 +137,10 @@ pub(crate) fn encode_record(job: &Job, due: Micros) -> Vec<u8> {
 
 /// Encodes the counters of a job that has failed once, and its failure.
 pub(crate) fn encode_first_failure(node: NodeId, error: &str) -> (String, String) {
-    let failed = record::JobMeta { attempts: 1, failures: 1, ..record::JobMeta::default() };
-    (failed.encode_counts(), record::encode_failure(1, node, error))
+    let failed = record::JobMeta { attempts: 1, runs: 1, ..record::JobMeta::default() };
+    let error = Failure::truncate_error(error).to_owned();
+    let failure = Failure { at: SystemTime::UNIX_EPOCH, attempt: 1, node, error };
+    (failed.encode_counts(), run_text::encode_run(&JobRun::failed(RunOutcome::Bury, failure)))
 }
 
 /// Returns the group of a job that dies of this error, and its description.

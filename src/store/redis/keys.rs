@@ -23,8 +23,8 @@ pub(crate) struct QueueKeys {
     pub(crate) job: String,
     /// Hash: id to changed state, for jobs that failed, crashed or were moved.
     pub(crate) meta: String,
-    /// Hash: id and number to one failure.
-    pub(crate) failures: String,
+    /// Hash: id and number to one run; number 0 is the ack of a done job.
+    pub(crate) runs: String,
     /// Sorted set: tickets of scheduled jobs by due time.
     pub(crate) scheduled: String,
     /// Lists: tickets of ready jobs, most urgent priority first.
@@ -83,7 +83,7 @@ key_set! { QueueKeys, keys:
     "conf" => &keys.conf,
     "job" => &keys.job,
     "meta" => &keys.meta,
-    "failures" => &keys.failures,
+    "runs" => &keys.runs,
     "scheduled" => &keys.scheduled,
     "ready[1]" => &keys.ready[0],
     "ready[2]" => &keys.ready[1],
@@ -121,7 +121,7 @@ impl QueueKeys {
             conf: key("conf"),
             job: key("job"),
             meta: key("meta"),
-            failures: key("failures"),
+            runs: key("runs"),
             scheduled: key("scheduled"),
             ready: ["critical", "high", "normal", "low"].map(|priority| key(&format!("ready:{priority}"))),
             stale: key("stale"),

@@ -21,6 +21,7 @@ mod peers;
 mod queue_registry;
 mod record;
 mod reply;
+mod run_text;
 mod script;
 mod stats;
 mod subscriptions;

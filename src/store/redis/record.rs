@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Push};
-use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE_KIND, UniqueKey};
+use crate::job::{Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE_KIND, UniqueKey};
 use crate::node::NodeId;
 use crate::store::checksum::crc32;
 use crate::store::open::DEFAULT_KEEP;
@@ -192,8 +192,8 @@ pub(super) struct JobMeta {
     pub(super) changed_at: Micros,
     pub(super) attempts: u32,
     pub(super) crashes: u32,
-    /// Number of failures ever; the history has the newest.
-    pub(super) failures: u32,
+    /// Number of recorded runs ever, without the ack of a done job; the newest are kept.
+    pub(super) runs: u32,
     /// Number of tickets that the job has had.
     pub(super) ticket_number: u32,
 }
@@ -208,7 +208,7 @@ impl JobMeta {
             changed_at: text[16..32].parse().ok()?,
             attempts: small(32)?,
             crashes: small(42)?,
-            failures: small(52)?,
+            runs: small(52)?,
             ticket_number: small(62)?,
         })
     }
@@ -225,9 +225,9 @@ impl JobMeta {
 
     /// Encodes the counters, without the times.
     pub(super) fn encode_counts(&self) -> String {
-        let [attempts, crashes, failures, ticket_number] =
-            [self.attempts, self.crashes, self.failures, self.ticket_number].map(|count| count.min(COUNT_MAX));
-        format!("{attempts:010}{crashes:010}{failures:010}{ticket_number:010}")
+        let [attempts, crashes, runs, ticket_number] =
+            [self.attempts, self.crashes, self.runs, self.ticket_number].map(|count| count.min(COUNT_MAX));
+        format!("{attempts:010}{crashes:010}{runs:010}{ticket_number:010}")
     }
 }
 
@@ -317,21 +317,6 @@ pub(super) fn clamp_moment(at: SystemTime) -> Micros {
     to_micros(at).clamp(0, 2 * DELAY_MAX)
 }
 
-/// Encodes a failure for the history; the store prepends the time.
-pub(super) fn encode_failure(attempt: u32, node: NodeId, error: &str) -> String {
-    format!("{attempt:010}{node}{}", Failure::truncate_error(error))
-}
-
-pub(super) fn decode_failure(text: &[u8]) -> Option<Failure> {
-    let text = String::from_utf8_lossy(text);
-    Some(Failure {
-        at: from_micros(text.get(..16)?.parse().ok()?),
-        attempt: text.get(16..26)?.parse().ok()?,
-        node: text.get(26..62)?.parse().ok()?,
-        error: text.get(62..)?.to_owned(),
-    })
-}
-
 /// Encodes the progress of an attempt: time, fraction, tab, message.
 pub(super) fn encode_progress(progress: &JobProgress) -> String {
     format!("{:016}{}\t{}", clamp_moment(progress.at), progress.fraction, progress.message)
@@ -392,8 +377,8 @@ mod tests {
         }
 
         #[test]
-        fn metas_round_trip(due in 0i64..8_000_000_000_000_000, attempts in 0..=COUNT_MAX, failures in 0..=COUNT_MAX) {
-            let meta = JobMeta { due, changed_at: due / 2, attempts, crashes: 7, failures, ticket_number: 0 };
+        fn metas_round_trip(due in 0i64..8_000_000_000_000_000, attempts in 0..=COUNT_MAX, runs in 0..=COUNT_MAX) {
+            let meta = JobMeta { due, changed_at: due / 2, attempts, crashes: 7, runs, ticket_number: 0 };
             prop_assert_eq!(JobMeta::decode(meta.encode().as_bytes()), Some(meta));
         }
 
@@ -401,7 +386,7 @@ mod tests {
         fn decoding_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(JobId::from_name("x"), "q", &bytes);
             let _ = (decode_progress(&bytes), decode_log_line(&bytes), JobMeta::dead_group(&bytes));
-            let _ = (JobMeta::decode(&bytes), decode_ticket(&bytes), decode_held(&bytes), decode_failure(&bytes));
+            let _ = (JobMeta::decode(&bytes), decode_ticket(&bytes), decode_held(&bytes));
         }
 
         #[test]

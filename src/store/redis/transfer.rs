@@ -7,12 +7,13 @@ use redis::Cmd;
 
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
-use crate::job::{Fence, JobId, JobRecord, State, UniqueKey};
+use crate::job::{Fence, JobId, JobRecord, JobRun, State, UniqueKey};
 use crate::node::NodeId;
 use crate::store::redis::jobs::settle;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::{DELAY_MAX, JobMeta};
+use crate::store::redis::run_text;
 use crate::store::redis::{Redis, script};
 use crate::store::{TransferBatch, TransferBatchResult, TransferMark, TransferMarkReply, TransferStore};
 
@@ -79,22 +80,23 @@ fn batch_command(store: &Redis, keys: &QueueKeys, batch: &TransferBatch) -> Cmd 
     cmd
 }
 
-/// Appends one job: id, ready ticket, record, meta, state, due or keep-until time, unique key, number of failures,
-/// group, its description, keep time, number of output fields, each failure, each field.
+/// Appends one job: id, ready ticket, record, meta, state, due or keep-until time, unique key, number of runs,
+/// group or ack, description of the group, keep time, number of output fields, each run, each field.
 fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
     let (job, due) = (&record.job, record::clamp_moment(record.due));
     let ended = record::clamp_moment(record.ended.unwrap_or(record.due));
+    let (ack, runs) = record.split_runs();
     // The meta of a dead or cancelled job has the time of its end.
     let has_meta = matches!(record.state, State::Dead | State::Cancelled)
         || record.attempts > 0
         || record.crashes > 0
-        || !record.failures.is_empty();
+        || !runs.is_empty();
     let meta = JobMeta {
         due,
         changed_at: ended,
         attempts: record.attempts,
         crashes: record.crashes,
-        failures: u32::try_from(record.failures.len()).unwrap_or(u32::MAX),
+        runs: u32::try_from(runs.len()).unwrap_or(u32::MAX),
         ticket_number: 0,
     };
     let ticket = match has_meta {
@@ -111,21 +113,26 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
         State::Cancelled => cmd.arg("c").arg(ended + keep_dead),
     };
     let key = job.unique.as_ref().map(UniqueKey::as_str).filter(|_| !record.state.is_final());
-    cmd.arg(key.unwrap_or("")).arg(record.failures.len());
+    cmd.arg(key.unwrap_or("")).arg(runs.len());
     let last_error = record.failures.last().map_or("", |failure| failure.error.as_str());
     let (group, description) = match record.state {
         State::Dead => settle::dead_group(&job.kind, last_error),
-        _ => (String::new(), String::new()),
+        _ => (ack.map_or(String::new(), encode_ack_of_node), String::new()),
     };
     let fields = output_fields(record);
     cmd.arg(group).arg(description).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * fields.len());
-    for failure in &record.failures {
-        let rest = record::encode_failure(failure.attempt, failure.node, &failure.error);
-        cmd.arg(format!("{:016}{rest}", record::clamp_moment(failure.at)));
+    for run in runs {
+        cmd.arg(run_text::encode_dated_run(run));
     }
     for (name, value) in fields {
         cmd.arg(name).arg(value);
     }
+}
+
+/// Encodes the run that made a job done, as settle stores it.
+fn encode_ack_of_node(run: &JobRun) -> String {
+    let (started, duration) = (run.started.unwrap_or(run.ended), run.duration.unwrap_or_default());
+    format!("{} {}", run.node, run_text::encode_ack(started, duration, run.output.as_deref()))
 }
 
 /// Returns the progress, log and result of a job as hash fields.

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::JobRecord;
 use crate::job::push::Push;
+use crate::job::{JobRecord, JobRun};
 
 /// Free bytes that pushes leave on a disk.
 const RESERVE_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -164,10 +164,10 @@ pub(super) fn record_bytes(jobs: &[JobRecord]) -> u64 {
         let job = &record.job;
         let tags: usize = job.tags.iter().map(|tag| tag.len() + 1).sum();
         let unique = job.unique.as_ref().map_or(0, |key| key.as_str().len());
-        let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+        let runs: usize = record.runs.iter().map(JobRun::text_bytes).sum();
         let log: usize = record.log.iter().map(|line| line.line.len()).sum();
         let result = record.result.as_ref().map_or(0, String::len);
-        job.args.len() + job.kind.len() + tags + 2 * unique + failures + log + result
+        job.args.len() + job.kind.len() + tags + 2 * unique + runs + log + result
     };
     jobs.iter().map(|record| job_bytes(text_bytes(record))).sum()
 }

@@ -130,7 +130,11 @@ CREATE TABLE duly_ended (
   due_at   INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
   crashes  INTEGER NOT NULL,
-  group_no INTEGER                        -- the group of a dead job in duly_dead_group
+  group_no INTEGER,                       -- the group of a dead job in duly_dead_group
+  started_at  INTEGER,                    -- of the run that made the job done, with the three columns below
+  duration_us INTEGER,
+  node_id     BLOB,
+  output      TEXT                        -- the end of what it logged
 ) STRICT;
 CREATE INDEX duly_ended_prune_at ON duly_ended (queue_no, state, prune_at);
 CREATE INDEX duly_ended_ended_at ON duly_ended (queue_no, state, ended_at, job_no);
@@ -242,15 +246,19 @@ CREATE TABLE duly_log (
 ) STRICT;
 CREATE INDEX duly_log_job_no ON duly_log (job_no);
 
--- Failed attempts of jobs that are still in the store.
-CREATE TABLE duly_failure (
-  job_no    INTEGER NOT NULL,
-  failed_at INTEGER NOT NULL,
-  attempt   INTEGER NOT NULL,
-  node_id   BLOB NOT NULL,
-  error     TEXT NOT NULL
+-- Runs of jobs that are still in the store: their attempts, except the one that made a job done, see duly_ended.
+CREATE TABLE duly_run (
+  job_no      INTEGER NOT NULL,
+  ended_at    INTEGER NOT NULL,
+  attempt     INTEGER NOT NULL,
+  node_id     BLOB NOT NULL,
+  outcome     TEXT NOT NULL,              -- ack, retry, bury, release, crash
+  started_at  INTEGER,                    -- NULL if it is not known
+  duration_us INTEGER,
+  error       TEXT,                       -- of a run that failed
+  output      TEXT                        -- the end of what it logged
 ) STRICT;
-CREATE INDEX duly_failure_job_no ON duly_failure (job_no, failed_at);
+CREATE INDEX duly_run_job_no ON duly_run (job_no, ended_at);
 
 -- Unique keys of unfinished jobs, with their scope: `KIND KEY`, or `* KEY` for all kinds.
 -- The transaction that ends the job frees its key.

@@ -14,7 +14,7 @@ use crate::store::sqlite::disk_reserve;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::{JobPosition, STATE_CANCELLED, STATE_DEAD, STATE_DONE};
-use crate::store::sqlite::jobs::{failures, progress, push};
+use crate::store::sqlite::jobs::{progress, push, runs};
 use crate::store::sqlite::rows::{JobBody, RawText, priority_code, to_millis};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
@@ -114,8 +114,8 @@ fn insert_jobs(tx: &Tx<'_>, queue: i64, batch: &TransferBatch, new: &[&JobRecord
     for record in new {
         let job_no = insert_body(tx, queue, &record.job)?;
         // Stored before the state: the last failure decides the group of a dead job.
-        for failed in &record.failures {
-            failures::import(tx, job_no, failed)?;
+        for run in record.split_runs().1 {
+            runs::import(tx, job_no, run)?;
         }
         progress::import(tx, job_no, record)?;
         let due = to_micros(record.due);

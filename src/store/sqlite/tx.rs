@@ -52,6 +52,8 @@ pub(super) struct Tx<'c> {
     capacities: RefCell<Vec<(i64, Capacity)>>,
     /// Whether any job has progress or a log, once it has been checked.
     has_progress_rows: Cell<Option<bool>>,
+    /// Whether any job has a recorded run, once it has been checked.
+    has_run_rows: Cell<Option<bool>>,
     /// Whether the next transaction will take further rows of the inbox.
     has_more_inbox_rows: Cell<bool>,
     /// `None` for a store in memory.
@@ -74,6 +76,7 @@ impl<'c> Tx<'c> {
             deltas: RefCell::new(CountDeltas::new(history)),
             capacities: RefCell::default(),
             has_progress_rows: Cell::new(None),
+            has_run_rows: Cell::new(None),
             has_more_inbox_rows: Cell::new(false),
             disk_reserve: None,
             admitted_bytes: Cell::new(0),
@@ -337,6 +340,21 @@ impl<'c> Tx<'c> {
     /// Records that a job now has progress or a log.
     pub(super) fn mark_progress_written(&self) {
         self.has_progress_rows.set(Some(true));
+    }
+
+    /// Returns whether any job has a recorded run. While none has, each deleted job saves a deletion.
+    pub(super) fn has_run_rows(&self) -> rusqlite::Result<bool> {
+        if let Some(recorded) = self.has_run_rows.get() {
+            return Ok(recorded);
+        }
+        let recorded = self.statement("SELECT EXISTS (SELECT 1 FROM duly_run)")?.query_row([], |row| row.get(0))?;
+        self.has_run_rows.set(Some(recorded));
+        Ok(recorded)
+    }
+
+    /// Records that a job now has a recorded run.
+    pub(super) fn mark_runs_written(&self) {
+        self.has_run_rows.set(Some(true));
     }
 
     /// Writes the collected changes. Called once, last.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::job::push::RESERVED_KIND_PREFIX;
-use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, State};
+use crate::job::{Failure, Fence, HeldJob, JobId, JobRecord, JobRun, Outcome, RunOutcome, State};
 use crate::node::NodeId;
 use crate::store::{Capacity, TransferMark};
 
@@ -111,6 +111,11 @@ pub struct AttemptEnd {
     pub keep: Duration,
     /// Duration and lateness of the attempt; `None` if there was no attempt.
     pub timing: Option<AttemptTiming>,
+    /// When the attempt started, by the store's clock. `None` if there was no attempt, or if attempts are not recorded:
+    /// then only a failure is kept.
+    pub started: Option<SystemTime>,
+    /// The end of what the attempt logged, at most [`RUN_OUTPUT_BYTES_MAX`](crate::bounds::RUN_OUTPUT_BYTES_MAX) bytes.
+    pub output: Option<String>,
     /// The result as JSON, stored with the job if it is done and kept.
     pub result: Option<String>,
     /// The job is released because the node has no handler for its kind. A node with one may claim it before it is due.
@@ -126,7 +131,7 @@ impl AttemptEnd {
             Outcome::Bury { .. } => keep_dead,
             _ => held.job.keep,
         };
-        AttemptEnd { held, outcome, keep, timing: None, result: None, deferred: false }
+        AttemptEnd { held, outcome, keep, timing: None, started: None, output: None, result: None, deferred: false }
     }
 
     /// Returns the end of an attempt at this held job, which is kept for `keep` once it is done or dead.
@@ -170,6 +175,36 @@ impl AttemptEnd {
             }
         }
         queues
+    }
+
+    /// Returns whether the attempt becomes a run in the history of a job that is kept.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    pub(crate) fn is_recorded(&self) -> bool {
+        match self.outcome {
+            Outcome::Retry { .. } | Outcome::Bury { .. } => true,
+            Outcome::Ack => self.started.is_some(),
+            // A node without a handler has not run the job.
+            Outcome::Release { .. } => self.started.is_some() && !self.deferred,
+        }
+    }
+
+    /// Returns the attempt as a run of the job on this node.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    pub(crate) fn to_run(&self, node: NodeId, ended: SystemTime) -> JobRun {
+        let error = match &self.outcome {
+            Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(Failure::truncate_error(error).to_owned()),
+            Outcome::Ack | Outcome::Release { .. } => None,
+        };
+        JobRun {
+            attempt: self.held.attempt(),
+            outcome: RunOutcome::from(&self.outcome),
+            node,
+            started: self.started,
+            ended,
+            duration: self.timing.filter(|_| self.started.is_some()).map(|timing| timing.duration),
+            error,
+            output: self.output.clone(),
+        }
     }
 
     /// Returns whether a node with a handler for the kind may claim the job before it is due.
@@ -278,7 +313,7 @@ pub enum CancelReply {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct JobPage {
-    /// The jobs, without their failures unless requested.
+    /// The jobs, without their runs unless requested.
     pub jobs: Vec<JobRecord>,
     /// The start of the next page, if there may be one.
     pub next_cursor: Option<String>,

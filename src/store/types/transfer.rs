@@ -51,7 +51,7 @@ pub struct TransferMarkReply {
 pub struct TransferBatch {
     /// The queue.
     pub queue: String,
-    /// The jobs unchanged, with their failures. None is running; the ready ones are in claim order.
+    /// The jobs unchanged, with their runs. None is running; the ready ones are in claim order.
     pub jobs: Arc<[JobRecord]>,
     /// The checkpoint to update in the same operation.
     pub checkpoint: TransferCheckpoint,

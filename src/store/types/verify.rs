@@ -24,7 +24,7 @@ pub enum Invariant {
     Holders,
     /// A unique key belongs to the one unfinished job that has it.
     UniqueKeys,
-    /// Failures, progress and log lines belong to an existing job.
+    /// Runs, progress and log lines belong to an existing job.
     AttemptRecords,
     /// Used numbers and fences are below the next ones, and a queue knows its next tick.
     Sequences,

@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use crate::job::run::OutputTail;
 use crate::job::{HeldJob, JobId};
 use crate::peers::RunningJob;
-use crate::store::AttemptTiming;
+use crate::store::{AttemptEnd, AttemptTiming};
 use crate::worker::outcomes::{ClaimKey, RecordingState, claim_key};
 
 /// A delivered job that is missing from this many consecutive heartbeats never reached its worker.
@@ -27,6 +28,10 @@ pub(super) struct RemoteJob {
     /// Without args once it is delivered: a worker may hold many jobs with large args.
     held: Arc<HeldJob>,
     since: Instant,
+    /// The same by the store's clock.
+    started: SystemTime,
+    /// The end of what the worker has logged.
+    output: OutputTail,
     /// How long after its due time the job was claimed.
     lateness: Duration,
     delivery: DeliveryState,
@@ -40,7 +45,8 @@ impl RemoteJob {
     pub(super) fn new(held: Arc<HeldJob>, since: Instant, now: SystemTime) -> Self {
         let lateness = now.duration_since(held.due).unwrap_or_default();
         let (delivery, recording) = (DeliveryState::Pending, RecordingState::New);
-        RemoteJob { held, since, lateness, delivery, cancelled: false, recording }
+        let output = OutputTail::default();
+        RemoteJob { held, since, started: now, output, lateness, delivery, cancelled: false, recording }
     }
 
     pub(super) fn held(&self) -> &Arc<HeldJob> {
@@ -69,6 +75,7 @@ impl RemoteJob {
     /// If the reply is lost, the node releases the job, so it needs the args never again.
     pub(super) fn deliver(&mut self, now: Instant) -> Arc<HeldJob> {
         self.delivery = DeliveryState::Delivered { missed_heartbeats: 0 };
+        self.started += now.saturating_duration_since(self.since);
         self.since = now;
         let mut delivered = Arc::unwrap_or_clone(self.held.clone());
         let args = std::mem::take(&mut delivered.job.args);
@@ -119,6 +126,16 @@ impl RemoteJob {
 
     pub(super) fn describe(&self, now: Instant) -> RunningJob {
         RunningJob::new(&self.held, now - self.since, None)
+    }
+
+    /// Adds log lines to the output of the attempt.
+    pub(super) fn add_output(&mut self, lines: &[String]) {
+        lines.iter().for_each(|line| self.output.push_line(line));
+    }
+
+    /// Returns the end of an attempt with its start and output.
+    pub(super) fn record_attempt(&self, end: AttemptEnd) -> AttemptEnd {
+        AttemptEnd { started: Some(self.started), output: self.output.clone().into_text(), ..end }
     }
 
     pub(super) fn timing(&self, now: Instant) -> AttemptTiming {

@@ -359,9 +359,12 @@ impl RemoteNode {
         let update = {
             let mut state = self.state();
             state.record_request(clock::monotonic_now());
-            let Some(job) = state.job((id, fence)) else {
+            let Some(job) = state.job_mut((id, fence)) else {
                 return Ok(false);
             };
+            if self.duly.options.attempts {
+                job.add_output(&lines);
+            }
             let progress = progress.map(|(fraction, message)| JobProgress::new(fraction, &message, now));
             ProgressUpdate::from_held(job.held(), progress, lines.into_iter().map(|line| (now, line)).collect())
         };

@@ -56,6 +56,7 @@ impl RemoteNode {
                         let result = result.filter(|_| outcome == Outcome::Ack);
                         let (timing, keep_dead) = (job.timing(now), self.duly().options.keep_dead);
                         let end = settlement::end_attempt(job.held(), Some(timing), outcome, keep_dead);
+                        let end = if self.duly().options.attempts { job.record_attempt(end) } else { end };
                         ends.push(AttemptEnd { result, ..end });
                     }
                 }

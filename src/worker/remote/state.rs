@@ -141,6 +141,11 @@ impl RemoteState {
         self.jobs.get(&id).map(|(_, job)| job).filter(|job| job.held().fence == fence)
     }
 
+    /// Returns the job for a change, if it is held under this fence.
+    pub(super) fn job_mut(&mut self, (id, fence): ClaimKey) -> Option<&mut RemoteJob> {
+        self.jobs.get_mut(&id).map(|(_, job)| job).filter(|job| job.held().fence == fence)
+    }
+
     fn jobs(&self) -> impl Iterator<Item = &RemoteJob> {
         self.jobs.values().map(|(_, job)| job)
     }

@@ -12,7 +12,7 @@ const SEEDS: &[(Invariant, bool, &str)] = &[
     (
         Invariant::OneState,
         true,
-        "INSERT INTO duly_ended SELECT job_no, queue_no, 3, 1 << 60, 1, due_at, 0, 0, NULL
+        "INSERT INTO duly_ended SELECT job_no, queue_no, 3, 1 << 60, 1, due_at, 0, 0, NULL, NULL, NULL, NULL, NULL
            FROM duly_ready",
     ),
     (
@@ -38,7 +38,11 @@ const SEEDS: &[(Invariant, bool, &str)] = &[
     (Invariant::UniqueKeys, true, "DELETE FROM duly_unique_key"),
     (Invariant::UniqueKeys, true, "INSERT INTO duly_unique_key VALUES (1, 'nobody', 12345)"),
     (Invariant::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'one k' WHERE kind = 'two'"),
-    (Invariant::AttemptRecords, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
+    (
+        Invariant::AttemptRecords,
+        true,
+        "INSERT INTO duly_run VALUES (999, 1, 1, zeroblob(16), 'retry', NULL, NULL, 'oh', NULL)",
+    ),
     (Invariant::AttemptRecords, true, "INSERT INTO duly_progress (job_no, fraction) VALUES (999, 0.5)"),
     (Invariant::AttemptRecords, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
     (Invariant::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),

@@ -104,7 +104,7 @@ const SEEDS: &[Seed] = &[
         sandbox.command("HSET", "meta", &[JobId::fresh().as_bytes(), "0".repeat(72).as_bytes()]);
     }),
     ("a failure without a job", Invariant::AttemptRecords, true, |sandbox, _| {
-        sandbox.command("HSET", "failures", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
+        sandbox.command("HSET", "runs", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
     }),
     ("a fence from the future", Invariant::Sequences, true, |sandbox, _| {
         drop(sandbox.command("HSET", "conf", &[b"fence", b"5"]))

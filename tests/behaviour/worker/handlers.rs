@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Ctx, Error, JobResult, Outcome, Push, PushExt, Retry, State};
+use duly::job::RunOutcome;
+use duly::{Ctx, Duly, Error, JobResult, Outcome, Push, PushExt, Retry, State};
 use tokio::sync::mpsc;
 
 use crate::worker::{Mail, TIMEOUT, job_record, mail, memory};
@@ -195,4 +196,31 @@ async fn job_result_that_is_too_long_fails_the_attempt() {
     let record = job_record(&duly, id).await;
     assert!(record.failures[0].error.starts_with("result"), "{:?}", record.failures);
     assert_eq!(record.result::<String>().expect("decodes"), None);
+}
+
+#[tokio::test]
+async fn attempts_are_recorded_with_their_output_unless_switched_off() {
+    for attempts in [true, false] {
+        let duly = Duly::builder(":memory:").attempts(attempts).open().await.expect("opens");
+        let push = Push::new("flaky", "1").max_attempts(2);
+        let id = duly.push(push).await.expect("pushes").id();
+        let handler = async |ctx: Ctx| {
+            ctx.log(format!("attempt {}", ctx.attempt()));
+            ctx.log("second line");
+            if ctx.attempt() == 1 { Outcome::retry(Duration::ZERO, "oh") } else { Outcome::Ack }
+        };
+        let summary = duly.worker().on_kind("flaky", handler).drain().await.expect("drains");
+        assert_eq!((summary.retried, summary.acked), (1, 1));
+        let record = job_record(&duly, id).await;
+        assert_eq!((record.attempts, record.attempts_made(), record.log.len()), (1, 2, 4));
+        let runs: Vec<_> = record.runs.iter().map(|run| (run.outcome, run.output.as_deref())).collect();
+        let outputs = ["attempt 1\nsecond line", "attempt 2\nsecond line"].map(|output| attempts.then_some(output));
+        match attempts {
+            true => assert_eq!(runs, [(RunOutcome::Retry, outputs[0]), (RunOutcome::Ack, outputs[1])]),
+            false => assert_eq!(runs, [(RunOutcome::Retry, None)], "failures are recorded in any case"),
+        }
+        for run in &record.runs {
+            assert_eq!((run.started.is_some(), run.duration.is_some()), (attempts, attempts), "{run:?}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::crons;
 use super::peers_check;
 use super::pushes::SUBSCRIBED_KIND;
 use super::random_state::HISTORY;
-use super::record_text::{self, shown};
+use super::record_text::{self, Meta, shown};
 use super::state::{Position, State};
 use super::transfers;
 
@@ -26,7 +26,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("a held value has the flag of its job, and no fence from the future", held_values_fit),
     ("stale tickets are in a ready list, and marked in conf", stale_tickets_are_there),
     ("a ticket is that of its job", tickets_fit),
-    ("failure records belong to a job", histories_fit),
+    ("runs belong to a job", histories_fit),
     ("a unique key names exactly one unfinished job", keys_fit),
     ("removed jobs have no record", removed_jobs_have_no_record),
     ("claims know the first tick", crons::first_tick_is_in_conf),
@@ -173,10 +173,12 @@ fn histories_fit(state: &State) -> Verdict {
     let whole = |id: &Vec<u8>| state.job.contains_key(id) && state.meta_of(id).is_some();
     none(state.meta.keys().filter(|id| !whole(id)), |id| format!("a meta of no job, or none: {}", shown(id)))?;
     let fits = |field: &Vec<u8>| {
-        let n: u32 = String::from_utf8_lossy(&field[16..]).parse().unwrap_or(0);
-        state.meta_of(&field[..16]).is_some_and(|meta| n <= meta.failures && n + HISTORY > meta.failures)
+        let n: u32 = String::from_utf8_lossy(&field[16..]).parse().unwrap_or(u32::MAX / 2);
+        let is_kept = |meta: Meta| n <= meta.runs && n + HISTORY > meta.runs;
+        // Number 0 is the ack of a done job, which may have no meta.
+        state.job.contains_key(&field[..16]) && (n == 0 || state.meta_of(&field[..16]).is_some_and(is_kept))
     };
-    none(state.errors.keys().filter(|field| !fits(field)), |field| format!("a failure of no job: {}", shown(field)))
+    none(state.runs.keys().filter(|field| !fits(field)), |field| format!("a run of no job: {}", shown(field)))
 }
 
 fn keys_fit(state: &State) -> Verdict {

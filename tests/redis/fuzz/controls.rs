@@ -40,7 +40,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("cancel", "remove_waiting(id, record, meta)\nincrement_field(", "increment_field(", "in one position"),
     ("settle", "parse_int(held, 15) - fewer", "parse_int(held, 15)", "holds are counted"),
     ("prune", "leave_group(metas[i])", "", "groups are counted"),
-    ("prune", "drop_from_index(members)\nredis.call('HDEL'", "redis.call('HDEL'", "are indexed"),
+    ("prune", "drop_from_index(members)\ndrop_runs(", "drop_runs(", "are indexed"),
     (
         "claim",
         "  drop_from_index(members)\nend\n\nlocal function promote",
@@ -67,6 +67,8 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("reschedule", "    add_dead_terms(members, id, meta)\n    drop_from_index(members)\n", "", "are indexed"),
     ("remove", "drop_from_index(members)\n  return true", "return true", "are indexed"),
     ("remove", "drop_progress({ id })", "", "progress of no job"),
+    ("remove", "drop_runs({ id }, { meta })", "", "runs belong to a job"),
+    ("prune", "fields[#fields + 1] = id .. 0", "", "runs belong to a job"),
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
     ("take_back", "redis.call('HDEL', @running, id)", "", "in one position"),
     ("take_back", "or '2'", "", "and has written before"),
@@ -80,7 +82,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("push_checked", "if #refused > 0 then", "if #refused > 99 then", ""),
     ("push_checked", " + stale[n]", "", "no longer holds"),
     ("prune", "digits:match('^%d+$') and", "", "has written before"),
-    ("prune", "redis.call('HDEL', @meta, id)", "", "failure records"),
+    ("prune", "redis.call('HDEL', @meta, id)", "", "runs belong to a job"),
     ("claim", "paused or transfer_mark", "paused", "under transfer, and was changed"),
     (
         "remove",

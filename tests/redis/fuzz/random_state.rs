@@ -169,9 +169,9 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
     state.job.insert(id.clone(), record_text::record(priority, &key, "{}"));
     if let Some(meta) = &meta {
         state.meta.insert(id.clone(), meta.text());
-        let oldest = (meta.failures + 1).saturating_sub(HISTORY).max(1);
-        for n in oldest..=meta.failures {
-            state.errors.insert([&id[..], n.to_string().as_bytes()].concat(), format!("{NOW:016}").into());
+        let oldest = (meta.runs + 1).saturating_sub(HISTORY).max(1);
+        for n in oldest..=meta.runs {
+            state.runs.insert([&id[..], n.to_string().as_bytes()].concat(), format!("{NOW:016}").into());
         }
     }
     let turn = meta.map(|meta| meta.turn);
@@ -204,7 +204,12 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
             }
             state.held.insert(id.clone(), [value.as_ref(), mark.as_bytes()].concat());
         }
-        3 => drop(state.done.insert(id.clone(), moment(rng, NOW))),
+        3 => {
+            state.done.insert(id.clone(), moment(rng, NOW));
+            if rng.bool() {
+                state.runs.insert([&id[..], b"0"].concat(), record_text::ack(&world.nodes[0]).into());
+            }
+        }
         5 => drop(state.cancelled.insert(id.clone(), moment(rng, NOW))),
         _ => drop(state.dead.insert(id.clone(), moment(rng, NOW))),
     }
@@ -214,9 +219,9 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
 }
 
 fn random_meta(rng: &mut Rng) -> Meta {
-    let failures = if rng.u8(..6) == 0 { rng.u32(45..60) } else { rng.u32(..4) };
-    let attempts = failures.min(rng.u32(..4));
-    Meta { due: moment(rng, NOW), changed: NOW - 1, attempts, crashes: rng.u32(..3), failures, turn: rng.u32(..12) }
+    let runs = if rng.u8(..6) == 0 { rng.u32(45..60) } else { rng.u32(..4) };
+    let attempts = runs.min(rng.u32(..4));
+    Meta { due: moment(rng, NOW), changed: NOW - 1, attempts, crashes: rng.u32(..3), runs, turn: rng.u32(..12) }
 }
 
 /// Adds an old ticket: of a job that has moved or is removed, or equal to the current one, from an earlier job with
@@ -264,7 +269,7 @@ fn remove_something(rng: &mut Rng, state: &mut State, id: &[u8], node: &[u8]) {
         1 => state.meta.clear(),
         2 => state.lease.clear(),
         3 => state.conf.clear(),
-        4 => state.errors.clear(),
+        4 => state.runs.clear(),
         5 => drop(state.meta.remove(id)),
         6 => drop(state.lease.remove(node)),
         7 => drop(state.since.remove(node)),

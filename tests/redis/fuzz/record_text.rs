@@ -14,7 +14,7 @@ pub struct Meta {
     pub changed: i64,
     pub attempts: u32,
     pub crashes: u32,
-    pub failures: u32,
+    pub runs: u32,
     pub turn: u32,
 }
 
@@ -24,14 +24,14 @@ impl Meta {
     }
 
     pub fn counts(&self) -> String {
-        format!("{:010}{:010}{:010}{:010}", self.attempts, self.crashes, self.failures, self.turn)
+        format!("{:010}{:010}{:010}{:010}", self.attempts, self.crashes, self.runs, self.turn)
     }
 
     pub fn read(text: &[u8]) -> Option<Meta> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         let (due, changed) = (text[..16].parse().ok()?, text[16..32].parse().ok()?);
-        Some(Meta { due, changed, attempts: small(32)?, crashes: small(42)?, failures: small(52)?, turn: small(62)? })
+        Some(Meta { due, changed, attempts: small(32)?, crashes: small(42)?, runs: small(52)?, turn: small(62)? })
     }
 }
 
@@ -112,9 +112,15 @@ pub fn id_of(ticket: &[u8]) -> &[u8] {
     ticket.get(..16).unwrap_or(ticket)
 }
 
-/// Returns a failure without its time.
-pub fn failure(attempt: u32, node: &str) -> String {
-    format!("{attempt:010}{node}oh")
+/// Returns a run without its time: a failure or a release.
+pub fn run(attempt: u32, node: &str, outcome: char) -> String {
+    let error = if outcome == 'l' { "" } else { "oh" };
+    format!("{attempt:010}{node}{outcome}{:016}{:016}{:05}{error}output", 5, 7, error.len())
+}
+
+/// Returns the ack of a done job.
+pub fn ack(node: &str) -> String {
+    format!("{node} 5 7 output")
 }
 
 /// Escapes bytes for display.

@@ -34,9 +34,11 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     }
     add_common(client, node, Some((acks.len(), kept.len())), acks.len() + kept.len(), args);
     let times: Vec<_> = kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()).collect();
+    let kept_count = kept.len();
     acks.extend(kept);
     args.add_all(acks.iter().map(|(id, _)| id));
     args.add_all(times);
+    args.add_all((0..kept_count).map(|_| if client.rng.bool() { "5 7" } else { "" }));
     for same in acks.chunk_by(|(_, a), (_, b)| a == b) {
         args.number(same.len()).add(&same[0].1);
     }
@@ -48,7 +50,7 @@ pub fn acks(call: &Call) -> impl Iterator<Item = (&Bytes, &Bytes)> {
     let kept = number(call.arg("kept_count"));
     let (all, first) = (number(call.arg("plain_count")) + kept, 2 * number(call.arg("counter_count")));
     let args = call.rest();
-    let runs = args[first + all + kept..].chunks_exact(2);
+    let runs = args[first + all + 2 * kept..].chunks_exact(2);
     args[first..first + all].iter().zip(runs.flat_map(move |run| std::iter::repeat_n(&run[1], number(&run[0]))))
 }
 
@@ -106,13 +108,14 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     (holds, orphans)
 }
 
-/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group, result or deferred
+/// id, held value, outcome, time, ticket, due, counts, run, its number, unique key, group, result or deferred
 /// kind, description of the group or earlier due time.
 fn settle_one(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
     let one_more = |count: u32| (count + 1).min(record_text::COUNT_MAX);
-    let failed = Meta { attempts: one_more(same.attempts), failures: one_more(same.failures), ..same };
-    let failure = record_text::failure(failed.attempts, node);
+    let failed = Meta { attempts: one_more(same.attempts), runs: one_more(same.runs), ..same };
+    let released = Meta { attempts: same.attempts, ..failed };
+    let run = |outcome: char| record_text::run(failed.attempts, node, outcome);
     let ticket = |has_meta: bool| record_text::ticket(&hold.id, hold.priority, has_meta.then_some(same.turn));
     // As in the schedule; sometimes from a node that cannot read the record.
     let later = record_text::due_ticket(&hold.id, &record_text::record(hold.priority, &hold.key, ""), Some(same.turn));
@@ -120,15 +123,19 @@ fn settle_one(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args)
     let due = format!("{:016}", client.now - 1);
     let time = if client.rng.bool() { 0 } else { client.rng.i64(1..LEASE) };
     args.add(&hold.id).add(&hold.value);
-    let outcome = client.rng.u8(..6);
+    let outcome = client.rng.u8(..7);
     match outcome {
         0 => args.add("a").number(0).add("").add("").add("").add("").number(0),
-        1 => args.add("k").number(time + 1).add("").add("").add("").add("").number(0),
-        2 => args.add("b").number(time).add(later).add(due).add(failed.counts()).add(failure).number(failed.failures),
+        1 => args.add("k").number(time + 1).add("").add("").add("").add(if time > 0 { "5 7" } else { "" }).number(0),
+        2 => args.add("b").number(time).add(later).add(due).add(failed.counts()).add(run('b')).number(failed.runs),
         3 => {
             let counts = failed.counts();
             let ticket = if time > 0 { later } else { ticket(true) };
-            args.add("r").number(time).add(ticket).add("").add(counts).add(failure).number(failed.failures)
+            args.add("r").number(time).add(ticket).add("").add(counts).add(run('r')).number(failed.runs)
+        }
+        4 => {
+            let (ticket, due) = if time > 0 { (later, "") } else { (ticket(true), due.as_str()) };
+            args.add("l").number(time).add(ticket).add(due).add(released.counts()).add(run('l')).number(released.runs)
         }
         _ if time == 0 => args.add("l").number(0).add(ticket(hold.meta.is_some())).add("").add("").add("").number(0),
         _ => args.add("l").number(time).add(later).add("").add(same.counts()).add("").number(0),

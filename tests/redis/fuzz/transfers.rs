@@ -59,9 +59,9 @@ pub fn ids(args: &[Bytes]) -> Vec<Bytes> {
     let (mut ids, mut index) = (Vec::new(), 0);
     let number =
         |index: usize| args.get(index).map(|text| String::from_utf8_lossy(text).parse::<usize>().expect("a number"));
-    while let (Some(id), Some(failures), Some(fields)) = (args.get(index), number(index + 7), number(index + 11)) {
+    while let (Some(id), Some(runs), Some(fields)) = (args.get(index), number(index + 7), number(index + 11)) {
         ids.push(id.clone());
-        index += 12 + failures + fields;
+        index += 12 + runs + fields;
     }
     ids
 }
@@ -74,17 +74,17 @@ fn incoming_id(client: &mut Client<'_>) -> Bytes {
     if client.rng.bool() { client.job() } else { random_state::id(client.rng) }
 }
 
-/// id, ready ticket, record, meta, position, due or until, unique key, number of failures, group, description of the
-/// group, retention when done, number of progress fields, each failure, each field.
+/// id, ready ticket, record, meta, position, due or until, unique key, number of runs, group or ack, description of the
+/// group, retention when done, number of progress fields, each run, each field.
 fn job(client: &mut Client<'_>, id: &[u8], key: &str, args: &mut Args) {
     let (priority, position) = (client.rng.u8(..4), pick(client, &["r", "s", "d", "b"]));
-    let failures = if client.rng.u8(..3) == 0 { client.rng.u32(..51) } else { 0 };
-    let has_meta = failures > 0 || position == "b";
+    let runs = if client.rng.u8(..3) == 0 { client.rng.u32(..51) } else { 0 };
+    let has_meta = runs > 0 || position == "b";
     let meta = record_text::Meta {
         due: client.now,
         changed: client.now,
-        attempts: failures,
-        failures,
+        attempts: runs,
+        runs,
         ..record_text::Meta::default()
     };
     let unfinished = ["r", "s"].contains(&position);
@@ -92,8 +92,13 @@ fn job(client: &mut Client<'_>, id: &[u8], key: &str, args: &mut Args) {
     args.add(record_text::record(priority, key, "{}")).add(if has_meta { meta.text() } else { Bytes::new() });
     args.add(position).number(random_state::moment(client.rng, client.now)).add(if unfinished { key } else { "" });
     let fields = if client.rng.bool() { 0 } else { 2 };
-    let (group, description) = if position == "b" { ("00000000000000aa", "kind\toh") } else { ("", "") };
-    args.number(failures).add(group).add(description).number(LEASE).number(2 * fields);
-    args.add_all((0..failures).map(|n| format!("{:016}{}", client.now, record_text::failure(n + 1, &"n".repeat(36)))));
+    let ack = record_text::ack(&"n".repeat(36));
+    let (group, description) = match position {
+        "b" => ("00000000000000aa", "kind\toh"),
+        "d" if client.rng.bool() => (ack.as_str(), ""),
+        _ => ("", ""),
+    };
+    args.number(runs).add(group).add(description).number(LEASE).number(2 * fields);
+    args.add_all((0..runs).map(|n| format!("{:016}{}", client.now, record_text::run(n + 1, &"n".repeat(36), 'r'))));
     args.add_all(["n", "0", "r", "7"].into_iter().take(2 * fields));
 }

@@ -68,7 +68,7 @@ async fn partially_applied_push_is_unknown(location: Location) {
     panic!("it never used a transaction");
 }
 
-/// An ack is recorded, but a retry fails because the key of failures has the wrong type. If both are sent again, the
+/// An ack is recorded, but a retry fails because the key of runs has the wrong type. If both are sent again, the
 /// ack must not count as lost. If nothing can be recorded, the outcome is not unknown.
 async fn partially_recorded_settle_is_unknown(location: Location) {
     let duly = open(location.url.clone()).await;
@@ -80,7 +80,7 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
     let retry = Outcome::retry(Duration::from_secs(60), "oh");
     let end = |index: usize, outcome: &Outcome| AttemptEnd::from_held(&held[index], outcome.clone(), Duration::ZERO);
     let attempt_ends = || vec![end(0, &Outcome::Ack), end(1, &retry)];
-    location.send("SET", &location.key("failures"), &[b"not a hash"]);
+    location.send("SET", &location.key("runs"), &[b"not a hash"]);
     let error = store.settle(node.id, attempt_ends()).await.expect_err("one of them cannot be recorded");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
     assert!(duly.jobs().get(held[0].job.id).await.expect("a reply").is_none(), "the other one is");

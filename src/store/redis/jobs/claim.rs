@@ -197,7 +197,7 @@ fn decode_held_job(
 ) -> HeldJob {
     let (job, due) = record::decode(id, queue, record);
     let meta = meta.filter(|_| has_meta).and_then(JobMeta::decode).unwrap_or_default();
-    let parts = LocatorParts { failures: meta.failures, ticket_number: meta.ticket_number };
+    let parts = LocatorParts { runs: meta.runs, ticket_number: meta.ticket_number };
     let locator = if has_meta { parts.pack() } else { LocatorParts::NO_META };
     let due = if meta.due > 0 { meta.due } else { due };
     let args_bytes = job.args.len();
@@ -215,7 +215,7 @@ pub(crate) fn decode_delivered_job(queue: &str, message: &[u8]) -> Option<HeldJo
 /// The data that a settle needs of a job with a meta, packed into the locator of the held job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocatorParts {
-    pub(crate) failures: u32,
+    pub(crate) runs: u32,
     pub(crate) ticket_number: u32,
 }
 
@@ -228,15 +228,14 @@ impl LocatorParts {
         Locator::new(
             LocatorParts::HAS_META
                 | i64::from(self.ticket_number.min(COUNT_MAX)) << 31
-                | i64::from(self.failures.min(COUNT_MAX)),
+                | i64::from(self.runs.min(COUNT_MAX)),
         )
     }
 
     /// Returns `None` for a job without a meta.
     pub(crate) fn unpack(locator: Locator) -> Option<Self> {
         let (bits, part) = (locator.value(), |bits: i64| u32::try_from(bits & i64::from(COUNT_MAX)).unwrap_or(0));
-        (bits & LocatorParts::HAS_META != 0)
-            .then(|| LocatorParts { failures: part(bits), ticket_number: part(bits >> 31) })
+        (bits & LocatorParts::HAS_META != 0).then(|| LocatorParts { runs: part(bits), ticket_number: part(bits >> 31) })
     }
 }
 
@@ -346,8 +345,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn locators_round_trip(failures in 0u32..1 << 31, ticket_number in 0u32..1 << 31) {
-            let parts = LocatorParts { failures, ticket_number };
+        fn locators_round_trip(runs in 0u32..1 << 31, ticket_number in 0u32..1 << 31) {
+            let parts = LocatorParts { runs, ticket_number };
             prop_assert_eq!(LocatorParts::unpack(parts.pack()), Some(parts));
         }
     }

@@ -15,7 +15,7 @@ use crate::store::redis::peers::completions::JOB_ID_BYTES;
 use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
 use crate::store::redis::reply::ScriptReply;
-use crate::store::redis::{Redis, reply, script};
+use crate::store::redis::{Redis, reply, run_text, script};
 use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE_MAX};
 
 /// Jobs read in one request; their args come along and may be large.
@@ -112,7 +112,7 @@ struct RedisListQuery<'l> {
     priority_list: Option<usize>,
     group: Option<&'l str>,
     index: RedisIndexQuery,
-    /// Include failures, progress, log and result.
+    /// Include runs, progress, log and result.
     with_details: bool,
 }
 
@@ -138,7 +138,7 @@ impl<'l> RedisListQuery<'l> {
     fn filter_job(&self, mut record: JobRecord) -> Option<JobRecord> {
         let matches = self.matcher.matches(&record);
         if !self.with_details {
-            record.failures.clear();
+            record.set_runs(Vec::new());
         }
         matches.then_some(record)
     }
@@ -193,19 +193,22 @@ impl<'l> RedisListQuery<'l> {
             };
             let id = last.get(..16).and_then(reply::parse_job_id);
             let meta = meta.as_deref();
-            let failures = meta.and_then(JobMeta::decode).map_or(0, |meta| meta.failures);
-            if let (Some(id), true) = (id, failures > 0) {
-                failed.push((jobs.len(), id, failures));
+            let runs = meta.and_then(JobMeta::decode).map_or(0, |meta| meta.runs);
+            if let (Some(id), true) = (id, runs > 0) {
+                failed.push((jobs.len(), id, runs));
             }
             let in_group = self.group.is_none_or(|group| meta.and_then(JobMeta::dead_group) == Some(group));
             let complete = id.zip(record).filter(|_| in_group);
             let record = complete.map(|(id, record)| build_record(id, &cursor.queue, &record, meta, detail));
             jobs.push((record, RedisListCursor { last_member: last, position, ..cursor.clone() }));
         }
-        // Details include the failures, and progress and log of jobs that reported any.
+        // Details include the runs, and progress and log of jobs that reported any.
         if self.with_details {
             let failed: Vec<usize> = failed.iter().map(|(cursor, _, _)| *cursor).collect();
             add_details(store, &keys, &mut jobs, &failed).await?;
+            if state == State::Done {
+                add_acks(store, &keys, &mut jobs).await?;
+            }
         } else if self.matcher.needs_error() {
             add_last_errors(store, &keys, &mut jobs, &failed).await?;
         }
@@ -288,19 +291,50 @@ async fn add_last_errors(
         return Ok(());
     }
     let mut cmd = redis::cmd("HMGET");
-    cmd.arg(&keys.failures);
+    cmd.arg(&keys.runs);
     for (_, id, last) in failed {
-        let mut field = id.as_bytes().to_vec();
-        field.extend(last.to_string().as_bytes());
-        cmd.arg(field);
+        cmd.arg(run_field(*id, *last));
     }
-    let Value::Array(errors) = store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
+    let Value::Array(runs) = store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
     else {
         return Ok(());
     };
-    for ((index, _, _), error) in failed.iter().zip(errors) {
-        if let (Some((Some(record), _)), Value::BulkString(error)) = (jobs.get_mut(*index), error) {
-            record.failures = record::decode_failure(&error).into_iter().collect();
+    let mut released = Vec::new();
+    for ((index, _, _), run) in failed.iter().zip(runs) {
+        if let (Some((Some(record), _)), Value::BulkString(run)) = (jobs.get_mut(*index), run) {
+            record.set_runs(run_text::decode_run(&run).into_iter().collect());
+            released.extend(record.failures.is_empty().then_some(*index));
+        }
+    }
+    // The last run of these did not fail, but an earlier one may have.
+    add_details(store, keys, jobs, &released).await
+}
+
+/// Returns the field of a run.
+fn run_field(id: JobId, number: u32) -> Vec<u8> {
+    [id.as_bytes(), number.to_string().as_bytes()].concat()
+}
+
+/// Adds the ack to each of these done jobs whose details have not been read.
+async fn add_acks(store: &Redis, keys: &QueueKeys, jobs: &mut FoundJobs) -> Result<()> {
+    let mut done: Vec<&mut JobRecord> =
+        jobs.iter_mut().filter_map(|(record, _)| record.as_mut()).filter(|record| record.runs.is_empty()).collect();
+    if done.is_empty() {
+        return Ok(());
+    }
+    let mut cmd = redis::cmd("HMGET");
+    cmd.arg(&keys.runs);
+    for record in &done {
+        cmd.arg(run_field(record.job.id, 0));
+    }
+    let Value::Array(acks) = store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
+    else {
+        return Ok(());
+    };
+    for (record, ack) in done.iter_mut().zip(acks) {
+        if let Value::BulkString(ack) = ack {
+            let ack = run_text::decode_ack(&ack, record);
+            record.set_runs(ack.into_iter().collect());
         }
     }
     Ok(())
@@ -322,7 +356,8 @@ async fn add_details(store: &Redis, keys: &QueueKeys, jobs: &mut FoundJobs, fail
         });
         for (index, details) in batch.iter().zip(futures_util::future::join_all(requests).await) {
             if let (Some(record), Some(details)) = (&mut jobs[*index].0, details?) {
-                (record.failures, record.progress) = (details.failures, details.progress);
+                record.set_runs(details.runs);
+                record.progress = details.progress;
                 (record.result, record.log) = (details.result, details.log);
             }
         }

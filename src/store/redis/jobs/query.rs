@@ -9,6 +9,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::JobMeta;
+use crate::store::redis::run_text;
 use crate::store::redis::{Redis, script};
 use crate::store::{COMPLETION_CHECK_MAX, QueueCounts, TransferMark};
 
@@ -62,10 +63,13 @@ pub(crate) async fn get_from_queue(
         (held, ..) => StateDetail::Running(held.to_vec()),
     };
     let mut record = build_record(id, queue, &record, Some(&meta), state);
-    record.failures = reply.list()?.iter().flatten().filter_map(|text| record::decode_failure(text)).collect();
+    let mut runs: Vec<_> = reply.list()?.iter().flatten().filter_map(|text| run_text::decode_run(text)).collect();
     record.progress = record::decode_progress(&reply.bytes()?);
     record.result = Some(reply.text()?).filter(|result| !result.is_empty());
     record.log = reply.list()?.iter().flatten().filter_map(|text| record::decode_log_line(text)).collect();
+    let ack = reply.bytes()?;
+    runs.extend(run_text::decode_ack(&ack, &record).filter(|_| record.state == State::Done));
+    record.set_runs(runs);
     Ok(Some(record))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
 
@@ -17,6 +17,7 @@ use crate::store::redis::jobs::claim::LocatorParts;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::{COUNT_MAX, DELAY_MAX, JobMeta};
+use crate::store::redis::run_text;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
 use crate::store::{AttemptEnd, PRUNE_MAX, STAT_NUMBERS, outcome_index, timing_indexes};
@@ -83,6 +84,9 @@ async fn settle_acks(
     for end in kept {
         cmd.arg(span_micros(end.keep));
     }
+    for end in kept {
+        cmd.arg(encode_ack(end));
+    }
     // Jobs of one claim have the same held value and are mostly adjacent.
     let all: Vec<_> = acks().map(|end| (end.fence(), held_flag(end))).collect();
     for run in all.chunk_by(|a, b| a == b) {
@@ -109,6 +113,12 @@ async fn settle_individually(
 /// Sends a settle, and returns the jobs that the node does not hold under that fence.
 async fn send_settle(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) -> Result<Vec<JobId>> {
     store.run_script("settle", ConnectionRole::Worker, keys.slot, script, cmd).await?.remaining_ids()
+}
+
+/// Encodes the run of an ack without its node; empty if it is not recorded.
+fn encode_ack(end: &AttemptEnd) -> String {
+    let duration = end.timing.map(|timing| timing.duration).unwrap_or_default();
+    end.started.map_or(String::new(), |started| run_text::encode_ack(started, duration, end.output.as_deref()))
 }
 
 fn settle_command(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
@@ -165,42 +175,46 @@ fn span_micros(time: Duration) -> Micros {
     micros(time).min(DELAY_MAX)
 }
 
-/// Appends one outcome: id, held value, outcome, time, ticket, due, counters, failure, its number, unique key, then the
+/// Appends one outcome: id, held value, outcome, time, ticket, due, counters, run, its number, unique key, then the
 /// group and its description, or the result, or the deferred kind and its former due time.
 fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
     let locator = LocatorParts::unpack(end.held().locator);
-    let LocatorParts { failures, ticket_number } = locator.unwrap_or(LocatorParts { failures: 0, ticket_number: 0 });
+    let LocatorParts { runs, ticket_number } = locator.unwrap_or(LocatorParts { runs: 0, ticket_number: 0 });
     let due = format!("{:016}", to_micros(end.held().due).max(0));
     let unchanged = JobMeta {
         attempts: end.held().attempts,
         crashes: end.held().crashes,
-        failures,
+        runs,
         ticket_number,
         ..JobMeta::default()
     };
-    let failed = JobMeta {
-        attempts: end.held().attempts.saturating_add(1),
-        failures: (failures + 1).min(COUNT_MAX),
-        ..unchanged
-    };
-    let failure = |error: &str| record::encode_failure(failed.attempts, node, error);
+    let released = JobMeta { runs: (runs + 1).min(COUNT_MAX), ..unchanged };
+    let failed = JobMeta { attempts: end.held().attempts.saturating_add(1), ..released };
+    // The script adds the time.
+    let run = || run_text::encode_run(&end.to_run(node, SystemTime::UNIX_EPOCH));
     let ticket =
         |has_meta: bool| record::encode_ticket(end.id(), end.held().job.priority, has_meta.then_some(ticket_number));
     let later = |time: Micros| if time > 0 { later_ticket(end, ticket_number) } else { ticket(true) };
     cmd.arg(end.id().as_bytes()).arg(record::encode_held(node, end.fence(), held_flag(end)));
     match &end.outcome {
         Outcome::Ack => {
-            let (code, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span_micros(end.keep)) };
-            cmd.arg(code).arg(keep).arg("").arg("").arg("").arg("").arg(0);
+            let kept = !end.keep.is_zero();
+            cmd.arg(if kept { "k" } else { "a" }).arg(if kept { span_micros(end.keep) } else { 0 });
+            cmd.arg("").arg("").arg("").arg(if kept { encode_ack(end) } else { String::new() }).arg(0);
         }
-        Outcome::Bury { error } => {
+        Outcome::Bury { .. } => {
             cmd.arg("b").arg(span_micros(end.keep)).arg(later(1)).arg(&due).arg(failed.encode_counts());
-            cmd.arg(failure(error)).arg(failed.failures);
+            cmd.arg(run()).arg(failed.runs);
         }
-        Outcome::Retry { after, error } => {
+        Outcome::Retry { after, .. } => {
             let time = span_micros(*after);
             cmd.arg("r").arg(time).arg(later(time)).arg("").arg(failed.encode_counts());
-            cmd.arg(failure(error)).arg(failed.failures);
+            cmd.arg(run()).arg(failed.runs);
+        }
+        Outcome::Release { after } if end.is_recorded() => {
+            let time = span_micros(*after);
+            cmd.arg("l").arg(time).arg(later(time)).arg(if time > 0 { "" } else { &due });
+            cmd.arg(released.encode_counts()).arg(run()).arg(released.runs);
         }
         Outcome::Release { after } if after.is_zero() => {
             cmd.arg("l").arg(0).arg(ticket(locator.is_some())).arg("").arg("").arg("").arg(0);

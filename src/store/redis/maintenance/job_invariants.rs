@@ -83,8 +83,8 @@ pub(crate) struct ObservedJob {
     pub(crate) tickets: Vec<ObservedTicket>,
     /// Unique keys that name the job.
     pub(crate) unique_keys: Vec<String>,
-    /// Numbers of its failures.
-    pub(crate) failure_numbers: Vec<u32>,
+    /// Numbers of its runs; 0 is the ack of a done job.
+    pub(crate) run_numbers: Vec<u32>,
     /// Its attempts have stored progress, a log or a result.
     pub(crate) has_output: bool,
     /// Its holder has a lease.
@@ -214,8 +214,8 @@ impl ObservedJob {
         if self.meta.as_deref().is_some_and(|meta| JobMeta::decode(meta).is_none()) {
             violations.push((Invariant::AttemptRecords, "has unreadable attempt counters".to_owned()));
         }
-        if self.meta.is_none() && !self.failure_numbers.is_empty() {
-            violations.push((Invariant::AttemptRecords, "has failures, but no attempt counters".to_owned()));
+        if self.meta.is_none() && self.run_numbers.iter().any(|number| *number > 0) {
+            violations.push((Invariant::AttemptRecords, "has runs, but no attempt counters".to_owned()));
         }
         if self.is_gone {
             violations.push((Invariant::RememberedIds, "exists, but is remembered as removed".to_owned()));
@@ -258,8 +258,8 @@ impl ObservedJob {
         if self.describe_states() != "none" {
             violations.push((Invariant::HasRecord, format!("is {}, but has no record", self.describe_states())));
         }
-        if self.meta.is_some() || !self.failure_numbers.is_empty() {
-            violations.push((Invariant::AttemptRecords, "does not exist, but has failures or counters".to_owned()));
+        if self.meta.is_some() || !self.run_numbers.is_empty() {
+            violations.push((Invariant::AttemptRecords, "does not exist, but has runs or counters".to_owned()));
         }
         if self.has_output {
             violations

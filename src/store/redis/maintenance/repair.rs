@@ -56,11 +56,10 @@ async fn try_repair_job(store: &Redis, keys: &QueueKeys, id: JobId, observed: &O
     for member in &observed.unexpected_members {
         cmd.arg([&b"~"[..], member].concat());
     }
-    // Failures without a record or meta belong to no job.
-    if observed.head.is_none() || observed.meta.is_none() {
-        for number in &observed.failure_numbers {
-            cmd.arg(format!("#{number}"));
-        }
+    // Without a record, runs belong to no job; without a meta, only the ack of a done job does.
+    let is_lost = |number: u32| observed.head.is_none() || (observed.meta.is_none() && number > 0);
+    for number in observed.run_numbers.iter().filter(|number| is_lost(**number)) {
+        cmd.arg(format!("#{number}"));
     }
     Ok(store.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_JOB, &cmd).await?.text()?
         == "repaired")

@@ -151,12 +151,12 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
         }
     })
     .await?;
-    scan_pairs(store, keys, "HSCAN", &keys.failures, ENTRIES_PER_BATCH, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.runs, ENTRIES_PER_BATCH, |field, _| {
         let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
         if let (Some(observed), Some(number)) = (observed_job_mut(all, &field), number)
-            && !observed.failure_numbers.contains(&number)
+            && !observed.run_numbers.contains(&number)
         {
-            observed.failure_numbers.push(number);
+            observed.run_numbers.push(number);
         }
     })
     .await?;
@@ -287,7 +287,7 @@ pub(crate) async fn inspect_job(
     observed.unique_keys = unique_keys.iter().enumerate().filter(is_held).map(|(_, key)| key.clone()).collect();
     let members: BTreeSet<Vec<u8>> = reply.list()?.into_iter().flatten().collect();
     members.into_iter().for_each(|member| observed.add_index_member(id, member));
-    observed.failure_numbers = remaining_failures(store, keys, id, &before.failure_numbers).await?;
+    observed.run_numbers = remaining_runs(store, keys, id, &before.run_numbers).await?;
     if before.has_output {
         let mut cmd = redis::cmd("HEXISTS");
         cmd.arg(&keys.progress).arg([id.as_bytes(), &b"n"[..]].concat());
@@ -297,12 +297,12 @@ pub(crate) async fn inspect_job(
     Ok(observed)
 }
 
-/// Returns which of these failures still exist: a removed job's failures are removed with it.
-async fn remaining_failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -> Result<Vec<u32>> {
+/// Returns which of these runs still exist: a removed job's runs are removed with it.
+async fn remaining_runs(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -> Result<Vec<u32>> {
     let mut remaining = Vec::new();
     for number in numbers {
         let mut cmd = redis::cmd("HEXISTS");
-        cmd.arg(&keys.failures).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
+        cmd.arg(&keys.runs).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
         if store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await? == Value::Int(1) {
             remaining.push(*number);
         }

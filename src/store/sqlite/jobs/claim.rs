@@ -5,12 +5,12 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 
 use crate::clock::from_micros;
-use crate::job::{Fence, HeldJob, Locator, Outcome};
+use crate::job::{Failure, Fence, HeldJob, JobRun, Locator, Outcome, RunOutcome};
 use crate::node::NodeId;
 use crate::store::sqlite::cron;
 use crate::store::sqlite::inbox;
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::{deferred, failures, job_index, state};
+use crate::store::sqlite::jobs::{deferred, job_index, runs, state};
 use crate::store::sqlite::nodes;
 use crate::store::sqlite::nodes::registry::NodeRegistry;
 use crate::store::sqlite::rows::{
@@ -190,7 +190,9 @@ fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result
     }
     for job in &held {
         let TakenJob { job_no, attempts, .. } = job;
-        failures::record(tx, *job_no, attempts.saturating_add(1), id, NODE_DIED_ERROR)?;
+        let (at, attempt) = (from_micros(tx.now), attempts.saturating_add(1));
+        let failure = Failure { at, attempt, node: id, error: NODE_DIED_ERROR.to_owned() };
+        runs::record(tx, *job_no, &JobRun::failed(RunOutcome::Crash, failure))?;
         if let Some(keep_ms) = job.cancel_keep_ms {
             end_cancelled(tx, queue, job, keep_ms)?;
             continue;
@@ -235,7 +237,7 @@ fn end_acked(tx: &Tx<'_>, queue: i64, job: &TakenJob) -> rusqlite::Result<()> {
     let (bytes, _) = state::read_args_bytes_and_queue(tx, job.job_no)?;
     tx.change_count(queue, CountColumn::UnfinishedBytes, -bytes);
     tx.increment_counter(queue, outcome_index(&Outcome::Ack), 1);
-    state::insert_acked(tx, job.job_no, job.due, job.attempts, job.crashes)
+    state::insert_acked(tx, job.job_no, job.due, job.attempts, job.crashes, None)
 }
 
 /// Ends a cancelled job of a dead node.

@@ -11,7 +11,7 @@ use crate::job::{Job, JobId, State};
 use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state::JobPosition;
-use crate::store::sqlite::jobs::{cancel, capacity, job_index, push, query, remove_queue, state};
+use crate::store::sqlite::jobs::{cancel, capacity, job_index, push, query, remove_queue, runs, state};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JobBody, RawText, priority_code, read_checked_job, read_text};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
@@ -155,6 +155,9 @@ pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<C
             return Ok(ChangeResult::Existing(other));
         }
         state::take_unique_key(tx, queue, key, job_no)?;
+    }
+    if ended {
+        runs::keep_ack(tx, job_no)?;
     }
     state::remove_position(tx, job_no)?;
     tx.change_count(queue, CountColumn::UnfinishedBytes, state::read_args_bytes_and_queue(tx, job_no)?.0);

@@ -138,7 +138,7 @@ pub(crate) fn index_dead(tx: &Tx<'_>, queue: i64, job_no: i64, ended: Micros) ->
     let kind: RawText =
         tx.statement("SELECT kind FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
     let error =
-        fingerprint::compute(&crate::store::sqlite::jobs::failures::last_error(tx.conn, job_no)?.unwrap_or_default());
+        fingerprint::compute(&crate::store::sqlite::jobs::runs::last_error(tx.conn, job_no)?.unwrap_or_default());
     let (group_no, id) = add_to_group(tx, queue, &kind.into_lossy_string(), &error, ended)?;
     terms.push(group_term(id));
     insert_terms(tx, queue, STATE_DEAD, &terms, ended, job_no)?;

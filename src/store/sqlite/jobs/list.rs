@@ -8,10 +8,10 @@ use rusqlite::{Connection, params};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::filter::Matcher;
-use crate::job::{Job, JobRecord, State};
-use crate::store::sqlite::jobs::failures;
+use crate::job::{Job, JobRecord, JobRun, State};
 use crate::store::sqlite::jobs::job_index;
 use crate::store::sqlite::jobs::query::{find_queue, read_record};
+use crate::store::sqlite::jobs::runs;
 use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::rows::{
     JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, priority_code, read_integer, read_job, read_text,
@@ -288,12 +288,12 @@ impl RowScan<'_> {
         // The read uses one snapshot, so the state cannot have changed.
         debug_assert!(state.is_none_or(|state| state == record.state));
         let error = match self.matcher.needs_error() {
-            true => failures::last_error(self.conn, job_no)?.unwrap_or_default(),
+            true => runs::last_error(self.conn, job_no)?.unwrap_or_default(),
             false => String::new(),
         };
         if self.matcher.matches_with_error(&record, &error) {
             if self.filter.with_details {
-                record.failures = failures::read_all(self.conn, job_no)?;
+                record.set_runs(runs::read_all(self.conn, job_no)?);
                 crate::store::sqlite::jobs::progress::read_into(self.conn, job_no, &mut record)?;
             }
             // The bytes of the args are counted already.
@@ -307,8 +307,8 @@ impl RowScan<'_> {
 /// Returns the size of the parts of a record that can be large.
 fn record_bytes(record: &JobRecord) -> usize {
     let log: usize = record.log.iter().map(|line| line.line.len()).sum();
-    let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
-    record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
+    let runs: usize = record.runs.iter().map(JobRun::text_bytes).sum();
+    record.job.args.len() + log + runs + record.result.as_ref().map_or(0, String::len)
 }
 
 /// Returns the sections that are not empty: index of the state, and queue.

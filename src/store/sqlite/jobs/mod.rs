@@ -7,7 +7,6 @@ pub(crate) mod claim;
 pub(crate) mod counts;
 pub(crate) mod deferred;
 pub(crate) mod edit;
-pub(crate) mod failures;
 pub(crate) mod find_ids;
 pub(crate) mod job_index;
 pub(crate) mod list;
@@ -16,6 +15,7 @@ pub(crate) mod push;
 pub(crate) mod push_in;
 pub(crate) mod query;
 pub(crate) mod remove_queue;
+pub(crate) mod runs;
 pub(crate) mod settle;
 pub(crate) mod state;
 

@@ -7,7 +7,7 @@ use crate::job::{Fence, Job, JobId, JobRecord, State};
 use crate::node::NodeId;
 use crate::store::sqlite::jobs::state;
 use crate::store::sqlite::jobs::state::JobPosition;
-use crate::store::sqlite::jobs::{capacity, failures, progress};
+use crate::store::sqlite::jobs::{capacity, progress, runs};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_integer, read_job, read_text, read_u64};
 use crate::store::{COMPLETION_CHECK_MAX, QueueCounts, TransferMark};
 
@@ -26,7 +26,7 @@ pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobRe
     let Some(mut record) = job.map(|job| read_record(conn, job_no, job)).transpose()?.flatten() else {
         return Ok(None);
     };
-    record.failures = failures::read_all(conn, job_no)?;
+    record.set_runs(runs::read_all(conn, job_no)?);
     progress::read_into(conn, job_no, &mut record)?;
     Ok(Some(record))
 }

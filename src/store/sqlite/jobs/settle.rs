@@ -5,11 +5,11 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
 use crate::NodeId;
-use crate::clock::{Micros, micros, to_micros};
-use crate::job::{JobId, Outcome};
+use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::job::{JobId, JobRun, Outcome, RunOutcome};
 use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
-use crate::store::sqlite::jobs::{deferred, failures, progress, state};
+use crate::store::sqlite::jobs::{deferred, progress, runs, state};
 use crate::store::sqlite::rows::to_millis;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{AttemptEnd, CANCELLED_INDEX, outcome_index, timing_indexes};
@@ -17,7 +17,7 @@ use crate::store::{AttemptEnd, CANCELLED_INDEX, outcome_index, timing_indexes};
 /// Records outcomes. Returns the jobs that the node no longer held.
 pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[AttemptEnd]) -> rusqlite::Result<Vec<JobId>> {
     let (mut lost, mut deferred_ends) = (Vec::new(), Vec::new());
-    let mut acks = AckWriter::new(tx, node)?;
+    let mut acks = AckWriter::new(tx, node, id)?;
     for end in ends {
         let recorded = match &end.outcome {
             Outcome::Ack => acks.settle_ack(end)?.map(|queue| (queue, AfterSettle::Ended)),
@@ -87,6 +87,7 @@ fn count_outcome(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, next: AfterSettle) {
 struct AckWriter<'t> {
     tx: &'t Tx<'t>,
     node: i64,
+    id: NodeId,
     delete_running: CachedStatement<'t>,
     delete_job: CachedStatement<'t>,
     /// The queue of the last ack: most batches have only one.
@@ -94,10 +95,11 @@ struct AckWriter<'t> {
 }
 
 impl<'t> AckWriter<'t> {
-    fn new(tx: &'t Tx<'t>, node: i64) -> rusqlite::Result<Self> {
+    fn new(tx: &'t Tx<'t>, node: i64, id: NodeId) -> rusqlite::Result<Self> {
         Ok(AckWriter {
             tx,
             node,
+            id,
             delete_running: tx
                 .statement("DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3")?,
             delete_job: tx.statement("DELETE FROM duly_job WHERE job_no = ?1")?,
@@ -115,13 +117,12 @@ impl<'t> AckWriter<'t> {
         let queue = self.queue_no(end.queue())?;
         if !end.keep.is_zero() {
             progress::set_result(self.tx, end.held().locator.value(), end.result.as_deref())?;
-            keep_ended(self.tx, queue, end, STATE_DONE, end.held().attempts)?;
+            let ack = recorded_run(self.tx, self.id, end);
+            keep_ended(self.tx, queue, end, STATE_DONE, end.held().attempts, ack.as_ref())?;
             return Ok(Some(queue));
         }
         self.delete_job.execute([end.held().locator.value()])?;
-        if end.held().attempts + end.held().crashes > 0 {
-            self.tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([end.held().locator.value()])?;
-        }
+        runs::delete(self.tx, end.held().locator.value())?;
         progress::delete(self.tx, end.held().locator.value())?;
         if let Some(key) = &end.held().job.unique {
             state::free_unique_key(self.tx, queue, key.as_str(), end.held().locator.value())?;
@@ -182,21 +183,21 @@ fn settle_other(
     let (job_no, attempts, crashes) = (end.held().locator.value(), end.held().attempts, end.held().crashes);
     let attempt = attempts.saturating_add(1);
     if acked {
-        state::insert_acked(tx, job_no, to_micros(end.held().due), attempts, crashes)?;
+        let ack = recorded_run(tx, id, end).map(|run| JobRun { outcome: RunOutcome::Ack, error: None, ..run });
+        state::insert_acked(tx, job_no, to_micros(end.held().due), attempts, crashes, ack.as_ref())?;
         return Ok(Some((queue, AfterSettle::Acked)));
     }
     if let Some(keep_ms) = cancel_keep_ms {
         settle_cancelled(tx, id, end, keep_ms)?;
         return Ok(Some((queue, AfterSettle::Cancelled)));
     }
+    if let Some(run) = recorded_run(tx, id, end) {
+        runs::record(tx, job_no, &run)?;
+    }
     match outcome {
         Outcome::Ack => {}
-        Outcome::Bury { error } => {
-            failures::record(tx, job_no, attempt, id, error)?;
-            keep_ended(tx, queue, end, STATE_DEAD, attempt)?;
-        }
-        Outcome::Retry { after, error } => {
-            failures::record(tx, job_no, attempt, id, error)?;
+        Outcome::Bury { .. } => keep_ended(tx, queue, end, STATE_DEAD, attempt, None)?,
+        Outcome::Retry { after, .. } => {
             match after.is_zero() {
                 true => state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, tx.now, attempt, crashes)?,
                 false => state::insert_scheduled(tx, queue, job_no, priority, due_after(tx, *after), attempt, crashes)?,
@@ -222,15 +223,29 @@ fn settle_other(
 /// Ends a cancelled job whose attempt did not succeed.
 fn settle_cancelled(tx: &Tx<'_>, id: NodeId, end: &AttemptEnd, keep_ms: i64) -> rusqlite::Result<()> {
     let (job_no, mut attempts, held) = (end.held().locator.value(), end.held().attempts, end.held());
-    if let Outcome::Retry { error, .. } | Outcome::Bury { error } = &end.outcome {
+    if let Outcome::Retry { .. } | Outcome::Bury { .. } = &end.outcome {
         attempts = attempts.saturating_add(1);
-        failures::record(tx, job_no, attempts, id, error)?;
+    }
+    if let Some(run) = recorded_run(tx, id, end) {
+        runs::record(tx, job_no, &run)?;
     }
     state::insert_cancelled(tx, job_no, keep_ms, to_micros(held.due), attempts, held.crashes)
 }
 
-/// Ends a job that is kept for a while.
-fn keep_ended(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, state: i64, attempts: u32) -> rusqlite::Result<()> {
+/// Returns the attempt as a run, if it is recorded.
+fn recorded_run(tx: &Tx<'_>, id: NodeId, end: &AttemptEnd) -> Option<JobRun> {
+    end.is_recorded().then(|| end.to_run(id, from_micros(tx.now)))
+}
+
+/// Ends a job that is kept for a while. `ack` is the run that made it done.
+fn keep_ended(
+    tx: &Tx<'_>,
+    queue: i64,
+    end: &AttemptEnd,
+    state: i64,
+    attempts: u32,
+    ack: Option<&JobRun>,
+) -> rusqlite::Result<()> {
     if let Some(key) = &end.held().job.unique {
         state::free_unique_key(tx, queue, key.as_str(), end.held().locator.value())?;
     }
@@ -246,6 +261,7 @@ fn keep_ended(tx: &Tx<'_>, queue: i64, end: &AttemptEnd, state: i64, attempts: u
         due,
         attempts,
         end.held().crashes,
+        ack,
     )
 }
 

@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
-use crate::clock::{Micros, to_micros};
-use crate::job::{JobId, JobRecord, State};
+use crate::clock::{Micros, micros, to_micros};
+use crate::job::{JobId, JobRecord, JobRun, State};
 use crate::store::sqlite::jobs::counts::CountColumn;
-use crate::store::sqlite::jobs::{deferred, job_index, progress};
+use crate::store::sqlite::jobs::{deferred, job_index, progress, runs};
 use crate::store::sqlite::rows::{RawText, read_integer, read_u32};
 use crate::store::sqlite::transfer;
 use crate::store::sqlite::tx::Tx;
@@ -23,8 +23,8 @@ pub(crate) const INSERT_READY: &str = "INSERT INTO duly_ready (queue_no, priorit
 
 /// Ends a job.
 const INSERT_ENDED: &str =
-    "INSERT INTO duly_ended (job_no, queue_no, state, prune_at, ended_at, due_at, attempts, crashes, group_no)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    "INSERT INTO duly_ended (job_no, queue_no, state, prune_at, ended_at, due_at, attempts, crashes, group_no,
+       started_at, duration_us, node_id, output) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
 /// The state of a job, from its one row.
 #[derive(Clone, Debug)]
@@ -158,10 +158,12 @@ pub(crate) fn insert_ended_record(
     record: &JobRecord,
 ) -> rusqlite::Result<()> {
     let (ended, due) = (to_micros(record.ended.unwrap_or(record.due)), to_micros(record.due));
-    insert_ended(tx, queue, job_no, state, prune_at, ended, due, record.attempts, record.crashes)
+    let ack = record.split_runs().0;
+    insert_ended(tx, queue, job_no, state, prune_at, ended, due, record.attempts, record.crashes, ack)
 }
 
-/// Ends a job. The failures of a dead job must be stored already: the last one decides its group.
+/// Ends a job. The failures of a dead job must be stored already: the last one decides its group. `ack` is the run that
+/// made a job done.
 #[expect(clippy::too_many_arguments, reason = "one per column; a struct would only be taken apart again")]
 pub(crate) fn insert_ended(
     tx: &Tx<'_>,
@@ -173,10 +175,24 @@ pub(crate) fn insert_ended(
     due: Micros,
     attempts: u32,
     crashes: u32,
+    ack: Option<&JobRun>,
 ) -> rusqlite::Result<()> {
     let group_no = if state == STATE_DEAD { Some(job_index::index_dead(tx, queue, job_no, ended)?) } else { None };
-    tx.statement(INSERT_ENDED)?
-        .execute(params![job_no, queue, state, prune_at, ended, due, attempts, crashes, group_no])?;
+    tx.statement(INSERT_ENDED)?.execute(params![
+        job_no,
+        queue,
+        state,
+        prune_at,
+        ended,
+        due,
+        attempts,
+        crashes,
+        group_no,
+        ack.and_then(|run| run.started).map(to_micros),
+        ack.and_then(|run| run.duration).map(micros),
+        ack.map(|run| run.node.as_bytes()),
+        ack.and_then(|run| run.output.as_deref())
+    ])?;
     tx.change_count(queue, ended_count_column(state), 1);
     Ok(())
 }
@@ -215,13 +231,21 @@ pub(crate) fn insert_cancelled(
         free_unique_key(tx, queue, &key, job_no)?;
     }
     let prune_at = tx.now.saturating_add(keep_ms.saturating_mul(1_000));
-    insert_ended(tx, queue, job_no, STATE_CANCELLED, prune_at, tx.now, due, attempts, crashes)?;
+    insert_ended(tx, queue, job_no, STATE_CANCELLED, prune_at, tx.now, due, attempts, crashes, None)?;
     tx.notify_completed(queue, JobId::from_bytes(id));
     Ok(())
 }
 
-/// Ends a job without a state as done, as an ack does. Its bytes must be uncounted already.
-pub(crate) fn insert_acked(tx: &Tx<'_>, job_no: i64, due: Micros, attempts: u32, crashes: u32) -> rusqlite::Result<()> {
+/// Ends a job without a state as done, as an ack does. Its bytes must be uncounted already. `ack` is its last run, if that
+/// is known.
+pub(crate) fn insert_acked(
+    tx: &Tx<'_>,
+    job_no: i64,
+    due: Micros,
+    attempts: u32,
+    crashes: u32,
+    ack: Option<&JobRun>,
+) -> rusqlite::Result<()> {
     let (queue, id, key, keep_ms): (i64, [u8; 16], Option<RawText>, i64) = tx
         .statement("SELECT queue_no, id, unique_key, keep_ms FROM duly_job WHERE job_no = ?1")?
         .query_row([job_no], |row| {
@@ -234,7 +258,7 @@ pub(crate) fn insert_acked(tx: &Tx<'_>, job_no: i64, due: Micros, attempts: u32,
         free_unique_key(tx, queue, &key, job_no)?;
     }
     let prune_at = tx.now.saturating_add(keep_ms.saturating_mul(1_000));
-    insert_ended(tx, queue, job_no, STATE_DONE, prune_at, tx.now, due, attempts, crashes)?;
+    insert_ended(tx, queue, job_no, STATE_DONE, prune_at, tx.now, due, attempts, crashes, ack)?;
     tx.notify_completed(queue, JobId::from_bytes(id));
     Ok(())
 }
@@ -264,7 +288,7 @@ pub(crate) fn delete_job(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     delete_body(tx, job_no)
 }
 
-/// Deletes the body of a job without a state, with its unique key and failures. Its id stays remembered.
+/// Deletes the body of a job without a state, with its unique key and runs. Its id stays remembered.
 pub(crate) fn delete_body(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     let Some((queue, id)) = delete_body_unremembered(tx, job_no)? else {
         return Ok(());
@@ -277,7 +301,7 @@ pub(crate) fn delete_body(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
 
 /// Deletes the body as [`delete_body`] does, but does not remember the id. Returns the queue and the id.
 pub(crate) fn delete_body_unremembered(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
-    tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([job_no])?;
+    runs::delete(tx, job_no)?;
     progress::delete(tx, job_no)?;
     let body: Option<(i64, RawText, Option<RawText>)> = tx
         .statement("DELETE FROM duly_job WHERE job_no = ?1 RETURNING queue_no, id, unique_key")?

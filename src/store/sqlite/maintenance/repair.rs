@@ -41,7 +41,7 @@ fn repair_all(tx: &Tx<'_>) -> rusqlite::Result<()> {
     repair_unique_keys(tx)?;
     repair_cron_checks(tx)?;
     let run = |sql: &str| tx.conn.execute_batch(sql);
-    for table in ["duly_failure", "duly_progress", "duly_log"] {
+    for table in ["duly_run", "duly_progress", "duly_log"] {
         run(&format!("DELETE FROM {table} WHERE job_no NOT IN (SELECT job_no FROM duly_job)"))?;
     }
     run("DELETE FROM duly_removed_id_0 WHERE (queue_no, job_id) IN (SELECT queue_no, id FROM duly_job)")?;
@@ -162,7 +162,7 @@ fn repair_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
     for (job_no, due, attempts, crashes) in acked {
         let (_, queue) = state::read_args_bytes_and_queue(tx, job_no)?;
         tx.increment_counter(queue, outcome_index(&Outcome::Ack), 1);
-        state::insert_acked(tx, job_no, due, attempts, crashes)?;
+        state::insert_acked(tx, job_no, due, attempts, crashes, None)?;
     }
     let cancelled: Vec<(i64, i64, i64, u32, u32)> = tx
         .conn

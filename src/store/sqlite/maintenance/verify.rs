@@ -96,9 +96,9 @@ const INVARIANT_QUERIES: &[InvariantQuery] = &[
     ),
     (
         Invariant::AttemptRecords,
-        "failure of a job that does not exist: number",
-        "SELECT NULL, NULL, f.job_no FROM duly_failure f
-          WHERE f.job_no NOT IN (SELECT job_no FROM duly_job) GROUP BY f.job_no",
+        "run of a job that does not exist: number",
+        "SELECT NULL, NULL, r.job_no FROM duly_run r
+          WHERE r.job_no NOT IN (SELECT job_no FROM duly_job) GROUP BY r.job_no",
     ),
     (
         Invariant::AttemptRecords,

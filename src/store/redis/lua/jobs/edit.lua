@@ -20,14 +20,14 @@ if is_waiting and priority ~= read_priority(record) then
   local _, due_ticket = make_tickets(id, record, meta)
   local due = redis.call('ZSCORE', @scheduled, due_ticket)
   remove_waiting(id, record, meta)
-  local attempts, crashes, failures, ticket_number, first = 0, 0, 0, 0, to_digits(0)
+  local attempts, crashes, runs, ticket_number, first = 0, 0, 0, 0, to_digits(0)
   if meta then
     attempts, crashes = read_count(meta, 33), read_count(meta, 43)
-    failures, ticket_number = read_count(meta, 53), read_count(meta, 63)
+    runs, ticket_number = read_count(meta, 53), read_count(meta, 63)
     first = meta:match('^' .. ('%d'):rep(16)) or first
   end
   ticket_number = add_one(ticket_number)
-  local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, ticket_number)
+  local counts = string.format('%010d%010d%010d%010d', attempts, crashes, runs, ticket_number)
   redis.call('HSET', @meta, id, first .. to_digits(now) .. counts)
   local ticket = id .. string.char(priority + 97) .. ticket_number
   if due then

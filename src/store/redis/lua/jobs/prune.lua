@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- prune: deletes done, dead and cancelled jobs past their retention, then done ones beyond the newest. One call deletes a bounded number.
--- keys: conf job meta failures done dead cancelled removed[2] history history_hours progress groups job_index
+-- keys: conf job meta runs done dead cancelled removed[2] history history_hours progress groups job_index
 -- args: now remember max_done max_deleted
 -- Returns { now, how many were deleted }
--- include read_time, check_format, parse_int, increment_field, to_digits, rotate_removed, choose_removed, record_fields, failure_limits
--- include drop_failures, log_limits, drop_progress, group_counts, merge_counters, hour_history, history_minutes, sum_history, prune_history, index_terms, index_members
+-- include read_time, check_format, parse_int, increment_field, to_digits, rotate_removed, choose_removed, record_fields, run_limits
+-- include drop_runs, log_limits, drop_progress, group_counts, merge_counters, hour_history, history_minutes, sum_history, prune_history, index_terms, index_members
 prune_history((sum_history()))
 local max = tonumber($max_deleted)
 local done = redis.call('ZRANGE', @done, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
@@ -46,11 +46,11 @@ for i, id in ipairs(ids) do
       add_dead_terms(members, id, metas[i])
     end
     leave_group(metas[i])
-    drop_failures(id, metas[i])
     redis.call('HDEL', @meta, id)
   end
 end
 drop_from_index(members)
+drop_runs(ids, metas)
 redis.call('HDEL', @job, unpack(ids))
 drop_progress(ids)
 redis.call('SADD', removed, unpack(ids))

@@ -1,7 +1,7 @@
 #!lua
 -- push_checked: inserts jobs into one queue, all or none, after a check whether any of them exists.
 -- Conflicts are returned before the first write; the caller sends the rest again without them.
--- keys: conf job scheduled idle ready[4] meta failures running unique removed[2] stale counted_history progress job_index
+-- keys: conf job scheduled idle ready[4] meta runs running unique removed[2] stale counted_history progress job_index
 -- args: now channel ready_counts[4] scheduled_count args_bytes jobs...
 --   jobs: as for push; then the age of remembered ids; 1 if any id may be known; a number of ids that are only looked up; those
 --   ids; then for each job with a unique key: key, id, k (keep the other job) or r (replace it)
@@ -45,7 +45,7 @@ local full = (max_jobs or max_bytes) and check_capacity(max_jobs, max_bytes, byt
 if full then
   return full
 end
--- include remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, rotate_removed, choose_removed, publish_completed, drop_replaced, insert_ready, insert_later, wake_node
+-- include remove_waiting, run_limits, drop_runs, log_limits, drop_progress, rotate_removed, choose_removed, publish_completed, drop_replaced, insert_ready, insert_later, wake_node
 drop_replaced(old, tonumber(ARGV[rest_at]))
 for n = unique_at, #ARGV, 3 do
   redis.call('HSET', @unique, ARGV[n], ARGV[n + 1])

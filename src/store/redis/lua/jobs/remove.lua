@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- remove: deletes a job that is not running. Its id stays remembered.
--- keys: conf running job meta failures scheduled done dead cancelled unique removed[2] stale ready[4] progress groups job_index
+-- keys: conf running job meta runs scheduled done dead cancelled unique removed[2] stale ready[4] progress groups job_index
 -- args: now id remember unique_key state channel
 --   state: the one that the job must be in: s, r, d, b, c, or '' for any
 -- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
 -- include read_time, check_format, increment_field, to_digits, rotate_removed, choose_removed, record_fields, make_tickets, read_state
--- include index_terms, index_members, remove_waiting, failure_limits, drop_failures, log_limits, drop_progress, group_counts, remove_dead
+-- include index_terms, index_members, remove_waiting, run_limits, drop_runs, log_limits, drop_progress, group_counts, remove_dead
 -- include erase_job, publish_completed, find_changeable
 local id = $id
 local record, refusal = find_changeable(id)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- remove_queue: deletes all keys of a queue, unless something keeps it.
--- keys: conf job meta failures scheduled job_index deferred ready[4] stale running done dead cancelled unique removed[2] lease since nodes idle cron ticks history history_hours progress groups
+-- keys: conf job meta runs scheduled job_index deferred ready[4] stale running done dead cancelled unique removed[2] lease since nodes idle cron ticks history history_hours progress groups
 -- args: now only_unused
 --   only_unused: 1 also keeps a queue with settings, remembered ids or counters of the last day
 -- Returns { now, 0 if it was deleted, 1 without any key; what keeps it: 2 jobs, 3 cron rules, 4 a transfer, 5 settings, 6 activity }
@@ -47,6 +47,6 @@ end
 if $only_unused == '1' and is_active() then
   return { now, 6 }
 end
-local found = redis.call('UNLINK', @conf, @job, @meta, @failures, @scheduled, @job_index, @deferred, @ready, @stale, @running,
+local found = redis.call('UNLINK', @conf, @job, @meta, @runs, @scheduled, @job_index, @deferred, @ready, @stale, @running,
   @done, @dead, @cancelled, @unique, @removed, @lease, @since, @nodes, @idle, @cron, @ticks, @history, @history_hours, @progress, @groups)
 return { now, found > 0 and 0 or 1 }

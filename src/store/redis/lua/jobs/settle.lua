@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- settle: records acks of jobs without a meta, a unique key or a result, each only if the node still holds the job under its
 -- fence. All other outcomes: settle_others.
--- keys: conf running job done removed[2] counted_history progress
+-- keys: conf running job runs done removed[2] counted_history progress
 -- args: now channel node remember plain_count kept_count ending_bytes outcome_codes counter_count counters...
 --   remember: the age of remembered ids; ending_bytes: bytes of args of all these jobs; outcome_codes: see subtract_lost
 --   counters: counter and how often; then the ids of plain acks; those of kept acks; how long each of these is kept; then
---   runs: how many of all these jobs are held under one value, and the value, until all are named
+--   the run of each of these|'', without its node; then how many of all these jobs are held under one value, and the value, until
+--   all are named
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, split_by_holder
 local first = &counters + 2 * $counter_count
@@ -14,7 +15,7 @@ if conf[1] and conf[1] ~= '1' then
   return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
 end
 local held, retention, watched_until, bytes, half, since = conf[2], conf[3], conf[4], conf[5], conf[6], conf[7]
-local plain, kept, done, times, lost, lost_at = split_by_holder(first, tonumber($plain_count), tonumber($kept_count))
+local plain, kept, done, times, acks, lost, lost_at = split_by_holder(first, tonumber($plain_count), tonumber($kept_count))
 local freed = 0
 if #plain > 0 then
 -- include rotate_removed, log_limits, drop_progress
@@ -26,6 +27,9 @@ end
 if #kept > 0 then
   freed = freed + redis.call('HDEL', @running, unpack(kept))
   redis.call('ZADD', @done, unpack(done))
+  if #acks > 0 then
+    redis.call('HSET', @runs, unpack(acks))
+  end
 end
 if freed > 0 then
   local less, ending = nil, tonumber($ending_bytes)

@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
 -- settle_others: records outcomes that settle does not, each only if the node still holds the job under its fence.
--- keys: conf running job meta failures scheduled done dead cancelled unique removed[2] idle ready[4] counted_history progress groups deferred job_index
+-- keys: conf running job meta runs scheduled done dead cancelled unique removed[2] idle ready[4] counted_history progress groups deferred job_index
 -- args: now channel node remember ending_bytes outcome_codes counter_count counters...
 --   remember, ending_bytes, outcome_codes: as for settle
 --   counters: counter and how often; then 12 for each outcome: id, held value, outcome, time, ticket of the schedule|'', due|'',
---   counts, failure|'', its number, unique key|'', then group, result or deferred kind|'', then kind and error of the group, or
+--   counts, run|'', its number, unique key|'', then group, result or deferred kind|'', then kind and error of the group, or
 --   when a deferred job was due before|''
+-- The run of a k has the number 0 and lacks its node.
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release). Its time is how long the job is kept or waits.
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, record_fields, complete_ticket, index_terms, index_members
--- include failure_limits, add_failure, drop_failures, group_counts, log_limits, drop_progress, store_result, rotate_removed, choose_removed
+-- include run_limits, add_run, drop_runs, group_counts, log_limits, drop_progress, store_result, rotate_removed, choose_removed
 -- include insert_dead, insert_scheduled, deferred_hints, settle_one, push_tickets, wake_node, read_cancel_keep
 local first, lost, lost_at, freed, ended, released, times = &counters + 2 * $counter_count, {}, {}, 0, {}, {}, {}
 local goes_on, cancelled_bytes, cancelled_at = false, 0, {}

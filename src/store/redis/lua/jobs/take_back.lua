@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- take_back: moves jobs that a dead node held back to the head of the ready lists, and counts a crash for each; for a suspect
 -- only if it ran alone. One call moves a bounded number.
--- keys: conf lease since idle nodes running job meta failures cancelled unique ready[4] counted_history
+-- keys: conf lease since idle nodes running job meta runs cancelled unique ready[4] counted_history
 -- args: now channel node suspect lease cursor max_jobs reason
 -- Returns { now, how many were moved, cursor, how many are left }
--- include read_time, check_format, increment_field, to_digits, parse_int, record_fields, failure_limits, add_failure, count_crash
+-- include read_time, check_format, increment_field, to_digits, parse_int, record_fields, run_limits, add_run, count_crash
 -- include wake_node, push_tickets, count_held, subtract_held, forget_node, count_event, read_cancel_keep
 local SCAN, SCANS = 500, 5
 -- A job that was taken back has a meta, so its ticket has a letter.

@@ -1,5 +1,5 @@
 -- drop_replaced: removes jobs that a push replaces. Each is a table of id, record and meta.
--- needs: record_fields, remove_waiting, drop_failures, drop_progress, choose_removed, publish_completed
+-- needs: record_fields, remove_waiting, drop_runs, drop_progress, choose_removed, publish_completed
 local function drop_replaced(old, remember)
   local ids = {}
   for i, job in ipairs(old) do
@@ -8,7 +8,7 @@ local function drop_replaced(old, remember)
     remove_waiting(id, record, meta)
     redis.call('HDEL', @job, id)
     if meta then
-      drop_failures(id, meta)
+      drop_runs({ id }, { meta })
       redis.call('HDEL', @meta, id)
     end
     drop_progress({ id })

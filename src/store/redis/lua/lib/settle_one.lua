@@ -1,11 +1,11 @@
 -- settle_one: applies one outcome that is not a plain ack; its fields begin at `at` of the arguments. Tickets that go back to
 -- the head of their list are put into `released`, how long a done job is kept into `times`. Returns whether the job goes on.
--- needs: to_digits, complete_ticket, add_failure, drop_failures, group_counts, index_terms, drop_progress, store_result, choose_removed, insert_dead, insert_scheduled, deferred_hints
+-- needs: to_digits, complete_ticket, add_run, drop_runs, group_counts, index_terms, drop_progress, store_result, choose_removed, insert_dead, insert_scheduled, deferred_hints
 local function settle_one(at, released, times)
   local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), complete_ticket(ARGV[at + 4])
-  local due, counts, failure, unique_key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
-  if failure ~= '' then
-    add_failure(id, tonumber(ARGV[at + 8]), to_digits(now) .. failure)
+  local due, counts, run, unique_key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
+  if run ~= '' then
+    add_run(id, tonumber(ARGV[at + 8]), outcome == 'k' and $node .. ' ' .. run or to_digits(now) .. run)
   end
   local meta = (due ~= '' and due or to_digits(now + time)) .. to_digits(now) .. counts
   if outcome == 'b' then
@@ -17,7 +17,7 @@ local function settle_one(at, released, times)
   if outcome == 'a' then
     meta = redis.call('HGET', @meta, id)
     if meta then
-      drop_failures(id, meta)
+      drop_runs({ id }, { meta })
       redis.call('HDEL', @meta, id)
     end
     redis.call('HDEL', @job, id)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- repair_job: removes a job from every place and inserts it into one. Data of no job is deleted.
--- keys: conf job meta running scheduled done dead cancelled unique stale ready[4] failures removed[2] progress groups job_index
+-- keys: conf job meta running scheduled done dead cancelled unique stale ready[4] runs removed[2] progress groups job_index
 -- args: now id meta held to time unique_key ticket_count seen...
---   meta, held: as they must be; to: ready, scheduled, done, dead, cancelled, running or none; seen: tickets; then =unique key, #failure, ~member of job_index
+--   meta, held: as they must be; to: ready, scheduled, done, dead, cancelled, running or none; seen: tickets; then =unique key, #run, ~member of job_index
 -- Returns { now, 'repaired' | 'changed' }
 -- include read_time, check_format, to_digits, record_fields, make_tickets, index_terms, index_members, insert_dead, insert_scheduled, log_limits, drop_progress, group_counts, repair_meta
 local id, to, keys_at, record, meta = $id, $to, &seen + $ticket_count, redis.call('HGET', @job, $id), redis.call('HGET', @meta, $id)
@@ -28,7 +28,7 @@ end
 for at = keys_at, #ARGV do
   local mark, rest = ARGV[at]:sub(1, 1), ARGV[at]:sub(2)
   if mark == '#' then
-    redis.call('HDEL', @failures, id .. rest)
+    redis.call('HDEL', @runs, id .. rest)
   elseif mark == '~' then
     terms[#terms + 1] = rest
   elseif redis.call('HGET', @unique, rest) == id then

@@ -1,7 +1,7 @@
 #!lua
 -- transfer_in: inserts jobs of another store into one queue as they are, and changes the checkpoint of the transfer in the same
 -- call, all or nothing.
--- keys: conf job scheduled idle ready[4] meta failures done dead cancelled unique removed[2] stale progress groups job_index
+-- keys: conf job scheduled idle ready[4] meta runs done dead cancelled unique removed[2] stale progress groups job_index
 -- args: now channel field checkpoint_before checkpoint fence jobs...
 --   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: see insert_job
 -- Returns { now, 'yes' | 'taken' | 'lost', { id of each job that is known, or whose unique key is taken }, the checkpoint as found|'' }

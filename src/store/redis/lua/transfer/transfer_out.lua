@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- transfer_out: deletes jobs that are in another store now. Their ids are not remembered, because they may come back.
--- keys: conf running job meta failures scheduled done dead cancelled unique stale ready[4] progress groups job_index
+-- keys: conf running job meta runs scheduled done dead cancelled unique stale ready[4] progress groups job_index
 -- args: now mover jobs...
 --   jobs: for each job: id, time of its push
 -- Returns { now, how many were deleted | -1 if the queue has no mark of this mover }
 -- include read_time, check_format, increment_field, to_digits, record_fields, make_tickets, index_terms, index_members, remove_waiting
--- include failure_limits, drop_failures, sweep_stale, log_limits, drop_progress, group_counts, remove_dead, erase_job
+-- include run_limits, drop_runs, sweep_stale, log_limits, drop_progress, group_counts, remove_dead, erase_job
 local NEAR = 1000
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', @conf, 'transfer_mark', 'has_stale')
