@@ -96,7 +96,6 @@ impl JobProcessRunner {
         let tail = Mutex::new(Vec::new());
         let (stdin, stdout, stderr) =
             (process.child.stdin.take(), process.child.stdout.take(), process.child.stderr.take());
-        let id = short_id(ctx.job().id);
         let mut streams = pin!(async {
             let feed = async {
                 if let Some(mut stdin) = stdin {
@@ -104,7 +103,7 @@ impl JobProcessRunner {
                     let _ = stdin.write_all(ctx.job().args.as_bytes()).await;
                 }
             };
-            tokio::join!(feed, self.forward_output(stdout, &id, None), self.forward_output(stderr, &id, Some(&tail)));
+            tokio::join!(feed, self.forward_output(stdout, ctx, None), self.forward_output(stderr, ctx, Some(&tail)));
         });
         let mut streams_closed = false;
         let mut grace_ending = pin!(async {
@@ -146,8 +145,8 @@ impl JobProcessRunner {
         decide_outcome(status, stop_requested, &tail)
     }
 
-    /// Prints the output of a child line by line and appends it to `tail`.
-    async fn forward_output(&self, pipe: Option<impl AsyncRead + Unpin>, id: &str, tail: Option<&Mutex<Vec<u8>>>) {
+    /// Prints and logs the output of a child line by line, and appends it to `tail`.
+    async fn forward_output(&self, pipe: Option<impl AsyncRead + Unpin>, ctx: &Ctx, tail: Option<&Mutex<Vec<u8>>>) {
         let Some(mut pipe) = pipe else {
             return;
         };
@@ -166,24 +165,24 @@ impl JobProcessRunner {
                     line.push(*byte);
                 }
                 if *byte == b'\n' || line.len() >= LINE_BYTES_MAX {
-                    self.print_output_line(id, &line);
+                    self.log_output_line(ctx, &line);
                     line.clear();
                 }
             }
         }
         if !line.is_empty() {
-            self.print_output_line(id, &line);
+            self.log_output_line(ctx, &line);
         }
     }
 
-    fn print_output_line(&self, id: &str, line: &[u8]) {
+    /// Adds a line of output to the log of the job, and prints it.
+    fn log_output_line(&self, ctx: &Ctx, line: &[u8]) {
+        let text = String::from_utf8_lossy(line).replace('\t', "    ");
+        let text = text.trim_end_matches('\r');
+        ctx.log(text);
         if !self.quiet {
-            let text = String::from_utf8_lossy(line).replace('\t', "    ");
-            self.printer.print_stderr(format!(
-                "{}  {}",
-                paint(DIM, format!("{id} |")),
-                escape_text(text.trim_end_matches('\r'))
-            ));
+            let id = short_id(ctx.job().id);
+            self.printer.print_stderr(format!("{}  {}", paint(DIM, format!("{id} |")), escape_text(text)));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use duly::admin::CancelResult;
-use duly::job::Due;
+use duly::job::{Due, JobRun};
 use duly::{Duly, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
@@ -24,7 +24,7 @@ const CELL_CHARS_MAX: usize = 60;
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsVerb {
     Ls(JobsListArgs),
-    /// Show a job with its failures, log, progress and result
+    /// Show a job with its attempts, log, progress and result
     Get {
         /// The id of the job, or 4 or more digits of its beginning or end
         #[arg(value_parser = bulk::check_id)]
@@ -233,7 +233,7 @@ fn leading_cells(record: &JobRecord) -> [String; 4] {
 }
 
 fn format_attempts(record: &JobRecord) -> String {
-    format!("{}/{}", record.attempts, record.job.max_attempts)
+    format!("{}/{}", record.attempts_made(), record.job.max_attempts)
 }
 
 async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
@@ -252,7 +252,7 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
         ("args", job.args.clone()),
         ("pushed", format_time(job.pushed)),
         ("due", format_time(record.due)),
-        ("attempts", format!("{} failed of at most {}", record.attempts, job.max_attempts)),
+        ("attempts", format!("{} of at most {}, {} failed", record.attempts_made(), job.max_attempts, record.attempts)),
         ("crashes", record.crashes.to_string()),
         ("timeout", time::format_duration(job.timeout)),
         ("keep", time::format_duration(job.keep)),
@@ -277,19 +277,28 @@ async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
     for (name, value) in lines {
         out.print_line(&format!("{name:<12} {}", escape_text(&value)))?;
     }
-    for failure in &record.failures {
-        let error = failure.error.trim_end();
-        let at = time::format_date_time(failure.at);
-        out.print_line(&format!(
-            "failure      attempt {}  {at}  node {}  {}",
-            failure.attempt,
-            failure.node,
-            escape_text(error)
-        ))?;
+    for run in &record.runs {
+        print_run(run, out)?;
     }
     for entry in &record.log {
         let at = time::format_date_time(entry.at);
         out.print_line(&format!("log          attempt {}  {at}  {}", entry.attempt, escape_text(&entry.line)))?;
+    }
+    Ok(())
+}
+
+/// Prints what an attempt did: how it ended, when it started, how long it took and where; its error and its output.
+fn print_run(run: &JobRun, out: &Output) -> anyhow::Result<()> {
+    let started = run.started.map(|at| format!("started {}", time::format_date_time(at)));
+    let took = run.duration.map(|duration| format!("took {}", time::format_duration(duration)));
+    let ended = started.is_none().then(|| format!("ended {}", time::format_date_time(run.ended)));
+    let facts: Vec<String> = [started, took, ended].into_iter().flatten().collect();
+    let (number, outcome, facts) = (run.attempt, run.outcome.as_str(), facts.join("  "));
+    out.print_line(&format!("attempt {number:<4} {outcome:<8} {facts}  node {}", run.node))?;
+    for (name, text) in [("error", &run.error), ("output", &run.output)] {
+        for line in text.as_deref().unwrap_or_default().trim_end().lines() {
+            out.print_line(&format!("  {name:<10} {}", escape_text(line)))?;
+        }
     }
     Ok(())
 }

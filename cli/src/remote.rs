@@ -124,7 +124,7 @@ enum RemoteJobsVerb {
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Show a job with its failures, log, progress and result
+    /// Show a job with its attempts, log, progress and result
     Get {
         /// The id of the job, or 4 or more digits of its beginning or end
         #[arg(value_parser = bulk::check_id)]

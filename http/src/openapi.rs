@@ -19,7 +19,7 @@ use super::problem::{FieldError, ProblemBody};
 
 pub(super) use self::enums::{
     AuditOutcomeName, ConflictName, JobStateName, OperationStateName, OverlapName, PriorityName, PushedName,
-    UniqueScopeName, WhyName,
+    RunOutcomeName, UniqueScopeName, WhyName,
 };
 
 #[derive(OpenApi)]

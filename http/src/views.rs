@@ -9,6 +9,7 @@ mod cron;
 mod locks;
 mod nodes;
 mod queues;
+mod runs;
 mod stats;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,6 +28,7 @@ pub use self::cron::{Preview, RuleView, Rules};
 pub use self::locks::{LockList, LockView};
 pub use self::nodes::{CallReplies, NodeList, NodeView, ReplyView};
 pub use self::queues::{QueueList, QueueView};
+pub use self::runs::RunView;
 pub use self::stats::{HistoryView, PointView, Quantiles, QueueStats, QueueStatsView};
 use super::identity::Identity;
 use super::json;
@@ -134,6 +136,10 @@ pub struct JobView {
     /// The fence of the current claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
+    /// Its attempts, oldest first: what each did, and how it ended; absent in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub runs: Vec<RunView>,
     /// Its failed attempts, oldest first; absent in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -254,6 +260,7 @@ impl From<&JobRecord> for JobView {
             traceparent: traceparent.clone(),
             node: record.node.map(|node| node.to_string()),
             fence: record.fence.map(|fence| fence.0),
+            runs: record.runs.iter().map(RunView::from).collect(),
             failures: record.failures.iter().map(FailureView::new).collect(),
             progress: record.progress.as_ref().map(ProgressView::new),
             result: record.result.as_deref().map(raw_json),
@@ -263,12 +270,20 @@ impl From<&JobRecord> for JobView {
 }
 
 impl JobView {
+    /// Returns how many attempts have counted: those that failed, and the one that runs or made the job done.
+    #[must_use]
+    pub fn attempts_made(&self) -> u32 {
+        let counts_last = ["running", "done"].contains(&self.state.as_str());
+        self.attempts.saturating_add(u32::from(counts_last))
+    }
+
     /// Returns the parts of a job that the client may see.
     pub(crate) fn new(record: &JobRecord, identity: &Identity) -> Self {
         let mut view = JobView::from(record);
         if !identity.can_see_args() {
             (view.args, view.result) = (None, None);
             view.log.clear();
+            view.runs.iter_mut().for_each(|run| run.output = None);
         }
         view
     }

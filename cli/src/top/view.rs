@@ -93,7 +93,7 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &TopState, area: Rect) {
     let rows = top.filtered_jobs().into_iter().map(|record| {
         let job = &record.job;
         let node = record.node.map(short_id).unwrap_or_default();
-        let attempts = format!("{}/{}", record.attempts, job.max_attempts);
+        let attempts = format!("{}/{}", record.attempts_made(), job.max_attempts);
         Row::new([
             short_id(job.id),
             format_cell(&job.kind),

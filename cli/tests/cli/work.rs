@@ -31,12 +31,17 @@ fn program_runs_any_other_kind() {
 #[test]
 fn failed_attempt_is_retried() {
     let sandbox = Sandbox::new();
-    let id = sandbox.push(&["--", "sh", "-c", "test -e flag || { touch flag; echo not yet >&2; exit 3; }"]);
+    let id = sandbox.push(&["--", "sh", "-c", "test -e flag || { touch flag; echo not yet >&2; exit 3; }; echo ready"]);
     let _worker = sandbox.start(&["work"]);
     sandbox.run(&["jobs", "wait", &id, "--timeout", "15s"]).ok();
     let job = sandbox.job(&id);
     assert_eq!(job["failures"][0]["error"], "exit code 3: not yet");
     assert_eq!(job["attempts"], 1);
+    let [failed, done] = [&job["runs"][0], &job["runs"][1]];
+    assert!(failed["outcome"] == "retry" && failed["output"] == "not yet" && failed["node"].is_string(), "{job}");
+    assert!(done["outcome"] == "ack" && done["output"] == "ready", "{job}");
+    let shown = sandbox.run(&["jobs", "get", &id]).ok().out;
+    assert!(shown.contains("2 of at most 25, 1 failed") && shown.contains("ready"), "{shown}");
 }
 
 #[test]

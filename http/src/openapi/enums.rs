@@ -6,7 +6,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use duly::admin::{AuditOutcome, Why};
 use duly::cron::Overlap;
-use duly::job::UniqueScope;
+use duly::job::{RunOutcome, UniqueScope};
 use duly::{ConflictKind, Priority, State};
 
 /// Defines a type for each schema: its name in the description, its text, and its values.
@@ -33,6 +33,10 @@ macro_rules! word_schemas {
 word_schemas! {
     /// The schema of [`State`].
     JobStateName = "JobState", "The state of a job.", State::ALL.map(State::as_str);
+    /// The schema of [`RunOutcome`].
+    RunOutcomeName = "RunOutcome",
+        "The end of an attempt: `ack` if the job was done, `retry` if it failed, `bury` if the job died of it, `release` if it ended early and did not count, `crash` if its node died.",
+        RunOutcome::ALL.map(RunOutcome::as_str);
     /// The schema of [`Priority`].
     PriorityName = "Priority", "The order among the ready jobs of a queue.", Priority::ALL.map(Priority::as_str);
     /// The schema of [`UniqueScope`].

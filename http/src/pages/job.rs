@@ -1,6 +1,6 @@
 //! One job: its args and history, why it is not running, and its actions.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use askama::Template;
 use axum::Form;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::confirm::Confirmation;
 use super::display::{self, Moment};
+use super::job_timeline::{self, Lifeline, TimelineEntry};
 use super::json_format::{self, FormattedJson, SHOWN_BYTES, SHOWN_BYTES_MAX};
 use super::layout::Layout;
 use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
@@ -39,6 +40,7 @@ struct JobPage {
     args_bytes: String,
     whole: bool,
     result: Option<FormattedJson>,
+    lifeline: Option<Lifeline>,
     timeline: Vec<TimelineEntry>,
     progress: Option<ProgressBar>,
     log: Vec<(Moment, u32, String)>,
@@ -53,19 +55,6 @@ struct JobPage {
     /// The rejected input of the form to reschedule, and its error.
     due_input: String,
     due_error: String,
-}
-
-/// An event in the history of a job.
-struct TimelineEntry {
-    /// The CSS class of a state, for the colour.
-    class: &'static str,
-    title: String,
-    at: Option<Moment>,
-    node: String,
-    node_short: String,
-    /// The node has a page: it is still known.
-    has_page: bool,
-    text: String,
 }
 
 struct ProgressBar {
@@ -134,7 +123,7 @@ impl JobPage {
         let layout = layout.with_title("/jobs", format!("{} {short}", record.job.kind));
         let why = app.duly.jobs().why(record.job.id).await;
         let why = why.map(|why| why.describe(|at| layout.time_in_sentence(at))).unwrap_or_default();
-        let nodes = match record.node.is_some() || !record.failures.is_empty() {
+        let nodes = match record.node.is_some() || !record.runs.is_empty() {
             true => app.duly.nodes().list().await.unwrap_or_default(),
             false => Vec::new(),
         };
@@ -159,7 +148,8 @@ impl JobPage {
                 .as_deref()
                 .filter(|_| can_see_args)
                 .map(|result| json_format::format_json(result, bytes_max)),
-            timeline: build_timeline(&layout, &record, &nodes),
+            lifeline: Lifeline::new(&record, app.duly.now()),
+            timeline: job_timeline::build_timeline(&layout, &record, &nodes),
             progress,
             log: if can_see_args { lines.collect() } else { Vec::new() },
             holder,
@@ -183,45 +173,6 @@ impl HolderRow {
         let id = node.id.to_string();
         HolderRow { short: display::short_id(&id), id, host: node.host.clone(), pid: node.pid, alive: node.alive }
     }
-}
-
-/// Returns the history of a job, and its next known event.
-fn build_timeline(layout: &Layout, record: &JobRecord, nodes: &[NodeRecord]) -> Vec<TimelineEntry> {
-    let plain = |class, title: String, at: Option<SystemTime>| TimelineEntry {
-        class,
-        title,
-        at: at.map(|at| layout.moment(at)),
-        node: String::new(),
-        node_short: String::new(),
-        has_page: false,
-        text: String::new(),
-    };
-    let mut entries = vec![plain("", "pushed".to_owned(), Some(record.job.pushed))];
-    for failure in &record.failures {
-        let node = failure.node.to_string();
-        entries.push(TimelineEntry {
-            class: "t-dead",
-            title: format!("attempt {} failed", failure.attempt),
-            at: Some(layout.moment(failure.at)),
-            node_short: display::short_id(&node),
-            has_page: nodes.iter().any(|known| known.id == failure.node),
-            node,
-            text: failure.error.clone(),
-        });
-    }
-    let next = record.attempts.saturating_add(1);
-    entries.push(match record.state {
-        JobState::Scheduled => plain("t-scheduled", format!("attempt {next} is due"), Some(record.due)),
-        JobState::Ready => plain("t-ready", format!("attempt {next} is ready"), Some(record.due)),
-        JobState::Running if record.cancelling => {
-            plain("t-running", format!("attempt {next} is being cancelled"), None)
-        }
-        JobState::Running => plain("t-running", format!("attempt {next} runs"), None),
-        JobState::Done => plain("t-done", "done".to_owned(), record.ended),
-        JobState::Cancelled => plain("t-cancelled", "cancelled".to_owned(), record.ended),
-        _ => plain("t-dead", "dead".to_owned(), record.ended),
-    });
-    entries
 }
 
 #[derive(Deserialize, Default)]

@@ -123,7 +123,7 @@ impl JobRow {
                 .last()
                 .map(|failure| display::truncate(&failure.error, ARGS_CHARS_MAX))
                 .unwrap_or_default(),
-            attempts: format!("{}/{}", record.attempts, job.max_attempts),
+            attempts: format!("{}/{}", record.attempts_made(), job.max_attempts),
             priority: if job.priority == duly::Priority::Normal { "" } else { job.priority.as_str() },
             tags: job.tags.iter().take(3).cloned().collect(),
             when: layout.moment(when),

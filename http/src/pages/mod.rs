@@ -19,6 +19,7 @@ mod error_page;
 mod flash;
 mod history_charts;
 mod job;
+mod job_timeline;
 mod jobs;
 mod json_format;
 mod kinds;

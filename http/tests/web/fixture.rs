@@ -195,6 +195,7 @@ async fn minute_of(
         let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };
         let mut end = AttemptEnd::from_held(&held, outcome, keep);
         end.timing = Some(AttemptTiming { lateness, duration });
+        end.started = Some(duly.now() - duration);
         ends.push(end);
     }
     store.settle(node.id, ends).await.expect("settles");

@@ -237,9 +237,14 @@ pub async fn last_failed_attempt_buries(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.post("/api/v1/jobs", json!({"kind": "work", "max_attempts": 1})).await;
     let job = worker.one().await;
+    let report = json!({"id": job["id"], "fence": job["fence"], "lines": ["step 1", "step 2"]});
+    site.post(&format!("/api/v1/nodes/{}/progress", worker.id), report).await;
     worker.settle(&job, json!({"outcome": "retry", "error": "it broke"})).await;
     let shown = site.get(&format!("/api/v1/jobs/{}", job["id"].as_str().expect("an id"))).await.json();
     assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("it broke")));
+    let run = &shown["runs"][0];
+    assert_eq!((&run["outcome"], &run["output"]), (&json!("bury"), &json!("step 1\nstep 2")));
+    assert!(run["duration_ms"].is_number() && run["started_ms"].as_i64() <= run["ended_ms"].as_i64(), "{run}");
 }
 
 pub async fn cancelled_job_ends_with_its_attempt(site: Site) {
