@@ -6,7 +6,10 @@ use duly::{JobId, NodeId, Outcome};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use crate::escape::escape_text;
+use crate::logs::{self, Level};
 use crate::output::{CYAN, DIM, GREEN, RED, YELLOW, paint};
 use crate::time;
 
@@ -107,6 +110,25 @@ impl EventRecord {
             _ => return None,
         };
         Some(EventRecord { at_us: time::to_micros(time::now()), event: data })
+    }
+
+    /// Formats one line of a JSON log, with the fields of the event.
+    pub(crate) fn log_line(&self) -> String {
+        let level = match &self.event {
+            EventData::Retried { .. }
+            | EventData::Buried { .. }
+            | EventData::Lost { .. }
+            | EventData::TakenBack { .. }
+            | EventData::StoreFailed { .. } => Level::Warn,
+            _ => Level::Info,
+        };
+        // Serializing our own fields cannot fail.
+        let fields = match serde_json::to_value(self).unwrap_or_default() {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        };
+        let name = fields.get("event").and_then(Value::as_str).unwrap_or_default().to_owned();
+        logs::format_line(level, "duly::work", &name, fields)
     }
 
     /// Formats one line for people.

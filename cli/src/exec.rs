@@ -12,6 +12,7 @@ use duly::{Ctx, Outcome};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::Deserialize;
+use serde_json::Map;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -19,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use crate::child::{ChildSpec, ChildStdio, Spawner};
 use crate::escape::escape_text;
 use crate::events::short_id;
+use crate::logs::{self, Level};
 use crate::output::{DIM, paint};
 use crate::printer::Printer;
 use crate::sync::LockExt;
@@ -180,10 +182,16 @@ impl JobProcessRunner {
         let text = String::from_utf8_lossy(line).replace('\t', "    ");
         let text = text.trim_end_matches('\r');
         ctx.log(text);
-        if !self.quiet {
-            let id = short_id(ctx.job().id);
-            self.printer.print_stderr(format!("{}  {}", paint(DIM, format!("{id} |")), escape_text(text)));
+        if self.quiet {
+            return;
         }
+        let id = ctx.job().id;
+        if logs::is_json() {
+            let fields = Map::from_iter([("id".to_owned(), id.to_string().into())]);
+            return self.printer.print_stderr(logs::format_line(Level::Info, "duly::job", text, fields));
+        }
+        let mark = paint(DIM, format!("{} |", short_id(id)));
+        self.printer.print_stderr(format!("{mark}  {}", escape_text(text)));
     }
 }
 

@@ -5,7 +5,10 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use serde_json::{Map, Value};
+
 use crate::escape::escape_text;
+use crate::logs::{self, Level};
 
 /// The most lines of an error below its first.
 const MARKED_LINES_MAX: usize = 10;
@@ -80,6 +83,13 @@ pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
     }
     let line = format_error(error);
     let (line, marked_lines) = split_marked_line(&line);
+    if logs::is_json() {
+        let code = ("exit_code".to_owned(), Value::from(exit_code(error)));
+        let marks = Some(marked_lines.join("\n")).filter(|marks| !marks.is_empty());
+        let marks = marks.map(|marks| ("input".to_owned(), Value::from(marks)));
+        logs::print_line(Level::Error, &join_lines(line), marks.into_iter().chain([code]).collect());
+        return ExitCode::from(exit_code(error));
+    }
     print_error(line);
     for marked_line in marked_lines {
         let _ = writeln!(anstream::stderr().lock(), "{}", escape_text(marked_line));
@@ -113,9 +123,17 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>()).any(|e| e.kind() == ErrorKind::BrokenPipe)
 }
 
+/// Returns the text on one line.
+fn join_lines(text: &str) -> String {
+    text.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 /// Prints one line on stderr.
 pub(crate) fn print_error(message: &str) {
-    let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    let line = join_lines(message);
+    if logs::is_json() {
+        return logs::print_line(Level::Error, &line, Map::new());
+    }
     // A closed stderr leaves no way to report anything.
     let _ = writeln!(anstream::stderr().lock(), "duly: {}", escape_text(&line));
 }

@@ -7,7 +7,10 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
+use serde_json::Map;
+
 use crate::escape::{escape_json, escape_text};
+use crate::logs::{self, Level};
 
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const BOLD: Style = Style::new().bold();
@@ -93,15 +96,19 @@ impl Output {
 
     /// Prints a message on stderr unless `--quiet` is set.
     pub(crate) fn print_message(&self, message: &str) {
-        if !self.quiet {
+        if self.quiet {
+            return;
+        }
+        match logs::is_json() {
+            true => logs::print_line(Level::Info, message, Map::new()),
             // A closed stderr is not an error.
-            let _ = writeln!(anstream::stderr().lock(), "{message}");
+            false => drop(writeln!(anstream::stderr().lock(), "{message}")),
         }
     }
 
-    /// Prints a message only if stderr is a terminal.
+    /// Prints a message for people: only if stderr is a terminal, and not in JSON logs.
     pub(crate) fn print_hint(&self, message: &str) {
-        if std::io::stderr().is_terminal() {
+        if std::io::stderr().is_terminal() && !logs::is_json() {
             self.print_message(message);
         }
     }

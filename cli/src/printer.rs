@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use duly::CancellationToken;
 
+use crate::exit;
 use crate::sync::start_thread;
 
 /// Lines that may be queued; further lines are dropped and counted.
@@ -87,8 +88,7 @@ fn write_lines(
     while let Ok(request) = requests.recv() {
         let dropped = dropped_lines.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let _ =
-                writeln!(anstream::stderr(), "duly: {dropped} lines dropped: the reader of this output is too slow");
+            exit::print_error(&format!("{dropped} lines dropped: the reader of this output is too slow"));
         }
         let written = match request {
             PrintRequest::Stdout(line) => {

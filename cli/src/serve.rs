@@ -9,9 +9,11 @@ use duly::worker::ShutdownSignals;
 use duly::{CancellationToken, Duly};
 use duly_http::{BoundServer, Server};
 
+use serde_json::Value;
 use crate::Setup;
 use crate::exit::{self, CliError};
 use crate::work::{self, WorkArgs};
+use crate::logs::{self, Level};
 use crate::{open_files, store, systemd};
 
 /// The default listen address.
@@ -159,12 +161,17 @@ impl ServeArgs {
     /// Prints the URL and the next steps.
     fn print_address(&self, setup: &Setup, server: &BoundServer, has_worker: bool) -> anyhow::Result<()> {
         let (url, store) = (format!("http://{}", server.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
-        if setup.out.is_json() {
+        if setup.out.is_json() || logs::is_json() {
             let mut address = serde_json::json!({ "url": url, "store": store.to_string() });
             if let Some(link) = server.sign_in_url() {
                 address["sign_in"] = link.into();
             }
-            return setup.out.print_json(&address);
+            return match (logs::is_json(), address) {
+                (true, Value::Object(fields)) => {
+                    setup.out.print_line(&logs::format_line(Level::Info, "duly::serve", "serving", fields))
+                }
+                (_, address) => setup.out.print_json(&address),
+            };
         }
         setup.out.print_line(&url)?;
         if let Some(link) = server.sign_in_url() {

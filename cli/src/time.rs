@@ -91,6 +91,11 @@ pub(crate) fn format_rfc3339(moment: SystemTime) -> String {
     to_local(moment).strftime("%Y-%m-%dT%H:%M:%S%.6f%:z").to_string()
 }
 
+/// Formats as RFC 3339 in UTC, as the logs of the library do.
+pub(crate) fn format_utc(moment: SystemTime) -> String {
+    Timestamp::from_microsecond(to_micros(moment)).map_or_else(|_| "-".to_owned(), |at| format!("{at:.6}"))
+}
+
 /// Returns the name of the local zone.
 pub(crate) fn local_zone_name() -> String {
     let zone = TimeZone::system();

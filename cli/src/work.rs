@@ -9,6 +9,7 @@ use duly::admin::{QueueCounts, StoreUrl};
 use duly::worker::ShutdownSignals;
 use duly::worker::{Event, RunSummary};
 use duly::{CancellationToken, Ctx, Duly, Outcome, Worker};
+use serde_json::Map;
 
 use crate::Setup;
 use crate::child::Spawner;
@@ -17,6 +18,7 @@ use crate::escape::{escape_json, escape_text};
 use crate::events::EventRecord;
 use crate::exec::{COMMAND_KIND, JobProcessRunner, is_executable};
 use crate::exit::{self, CliError};
+use crate::logs::{self, Level};
 use crate::output::pluralize;
 use crate::printer::Printer;
 use crate::{store, systemd};
@@ -227,9 +229,13 @@ fn event_printer(
         match event {
             Event::Started { held, .. } if held.job.kind != COMMAND_KIND && !hinted.swap(true, Ordering::Relaxed) => {
                 let kind = escape_text(&held.job.kind);
-                printer.print_stderr(format!(
+                let message = format!(
                     "this worker cannot run the kind {kind}: such jobs wait for a worker that can (see --exec)"
-                ));
+                );
+                printer.print_stderr(match logs::is_json() {
+                    true => logs::format_line(Level::Warn, "duly::cli", &message, Map::new()),
+                    false => message,
+                });
             }
             Event::Joined { .. } => systemd::notify_ready(&queues),
             Event::Alive => systemd::notify_alive(),
@@ -240,6 +246,7 @@ fn event_printer(
             return;
         };
         match json {
+            _ if logs::is_json() && !quiet => printer.print_stdout(record.log_line()),
             // Serializing our own fields cannot fail.
             true => printer.print_stdout(escape_json(&serde_json::to_string(&record).unwrap_or_default(), true)),
             false if !quiet => printer.print_stdout(record.format_line()),

@@ -14,9 +14,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use duly::JobId;
 use duly::admin::{Role, TokenSecret};
+use tracing::Instrument;
 
+use super::access_log::{ClientName, RequestId};
 use super::audit::AuditedRequest;
 use super::audited_action::AuditedAction;
 use super::client_network::client_network;
@@ -33,13 +34,9 @@ use super::{api, json, local, metrics, pages};
 
 /// The timeout of a request: longer than the longest wait.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(WAIT_MAX.as_secs() + 10);
-/// The longest request id that is accepted from a client.
-const REQUEST_ID_BYTES_MAX: usize = 64;
-
 /// The most bytes of the login form.
 const LOGIN_BYTES_MAX: usize = 16 * 1024;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header of requests that a page sends to refresh itself.
 pub(super) const LIVE_UPDATE: HeaderName = HeaderName::from_static("x-live");
 
@@ -78,7 +75,7 @@ fn is_safe(method: &Method) -> bool {
 /// The middleware around all routes: checks a request, runs it, audits it, and adds headers to the response.
 pub(super) async fn handle_request(State(app): AppState, request: Request, next: Next) -> Response {
     let (mut request, body) = request.into_parts();
-    let id = request_id(&request.headers);
+    let id = request.extensions.get::<RequestId>().cloned();
     let uri = request.uri.clone();
     let path = uri.path();
     let wants_html = !path.starts_with("/api/") && wants_html(&request.headers);
@@ -89,7 +86,7 @@ pub(super) async fn handle_request(State(app): AppState, request: Request, next:
             {
                 audited.end(problem.status).await;
             }
-            (identity, problem.into_response())
+            (identity, add_request_id(problem.into_response(), id.as_ref()))
         }
         Ok((client, busy)) => {
             let identity = client.map(|(identity, credential)| {
@@ -99,6 +96,7 @@ pub(super) async fn handle_request(State(app): AppState, request: Request, next:
             });
             let busy = busy.map(Arc::new);
             let response = run_request(&app, request, body, identity.as_ref(), busy.clone(), next).await;
+            let response = add_request_id(response, id.as_ref());
             (identity, hold_while_sent(response, busy))
         }
     };
@@ -106,8 +104,19 @@ pub(super) async fn handle_request(State(app): AppState, request: Request, next:
         Some(problem) => pages::problem_page(&app, identity.as_ref(), &uri, &problem).unwrap_or(response),
         None => response,
     };
-    add_headers(&mut response, path, id);
+    add_headers(&mut response, path);
+    if let Some(identity) = identity {
+        response.extensions_mut().insert(ClientName(identity.name));
+    }
     response
+}
+
+/// Adds the id of the request to an error response.
+fn add_request_id(response: Response, id: Option<&RequestId>) -> Response {
+    match (response.extensions().get::<Problem>().cloned(), id) {
+        (Some(problem), Some(id)) => problem.add_request_id(response, id.as_str()),
+        _ => response,
+    }
 }
 
 /// Returns the audit record of a request that changes something; `None` for other requests and for unknown routes.
@@ -153,7 +162,7 @@ async fn run_request(
         let response = response.unwrap_or_else(|_| request_timeout().into_response());
         if let Some(audited) = audited {
             // In a task of its own: a client that hangs up now must not stop the record.
-            let _ = tasks.spawn(audited.end(status_for_audit(&response))).await;
+            let _ = tasks.spawn(audited.end(status_for_audit(&response)).in_current_span()).await;
         }
         // Both count as long as the request runs, even if its client has gone away.
         drop((share, busy));
@@ -162,7 +171,7 @@ async fn run_request(
     match ends_with_client {
         true => run.await,
         // A dropped request must not stop between a change and its record.
-        false => app.tasks.spawn(run).await.unwrap_or_else(|_| handler_failed().into_response()),
+        false => app.tasks.spawn(run.in_current_span()).await.unwrap_or_else(|_| handler_failed().into_response()),
     }
 }
 
@@ -456,21 +465,7 @@ pub(super) fn wants_html(headers: &HeaderMap) -> bool {
     headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|all| all.contains("text/html"))
 }
 
-/// Returns the client's own request id if it is short and plain, or a new one.
-fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let is_plain = |id: &&HeaderValue| {
-        let id = id.as_bytes();
-        let length_fits = (1..=REQUEST_ID_BYTES_MAX).contains(&id.len());
-        length_fits && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
-    };
-    let generate = || HeaderValue::try_from(JobId::fresh().to_string());
-    match headers.get(REQUEST_ID).filter(is_plain) {
-        Some(sent) => sent.clone(),
-        None => generate().unwrap_or(HeaderValue::from_static("-")),
-    }
-}
-
-fn add_headers(response: &mut Response, path: &str, id: HeaderValue) {
+fn add_headers(response: &mut Response, path: &str) {
     let headers = response.headers_mut();
     // One allocation: growing the map step by step costs more than all other work here.
     headers.reserve(HEADERS.len() + 2);
@@ -480,7 +475,6 @@ fn add_headers(response: &mut Response, path: &str, id: HeaderValue) {
     if !path.starts_with("/assets/") {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
-    headers.insert(REQUEST_ID, id);
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_debug_implementations, missing_docs, unreachable_pub)]
 
+mod access_log;
 mod api;
 mod audit;
 mod audited_action;
@@ -57,7 +58,7 @@ mod write_timeout;
 
 use std::sync::Arc;
 
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::{Router, routing};
 use duly::Duly;
 use tower_http::compression::CompressionLayer;
@@ -105,6 +106,7 @@ fn routes(app: Arc<App>) -> Router {
         })
         .layer(from_fn_with_state(app.clone(), auth::handle_request))
         .layer(CompressionLayer::new())
+        .layer(from_fn(access_log::log_request))
         .with_state(app)
 }
 

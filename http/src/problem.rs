@@ -67,6 +67,10 @@ pub(crate) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [FieldError],
+    /// The id of the request, also in `X-Request-Id` and in the access log of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    request_id: Option<&'a str>,
 }
 
 impl Problem {
@@ -117,7 +121,17 @@ impl Problem {
             detail: &self.detail,
             conflict: self.conflict.map(ConflictKind::as_str),
             errors: &self.errors,
+            request_id: None,
         }
+    }
+
+    /// Returns the response of this problem with the id of its request.
+    pub(crate) fn add_request_id(&self, response: Response, id: &str) -> Response {
+        let (mut parts, _) = response.into_parts();
+        // It was set for the shorter body.
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let body = ProblemBody { request_id: Some(id), ..self.body() };
+        Response::from_parts(parts, serde_json::to_string(&body).unwrap_or_default().into())
     }
 }
 
