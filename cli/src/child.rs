@@ -26,8 +26,15 @@ const SPAWN_REQUESTS_MAX: usize = 1_024;
 /// Process groups that the guard tracks: as many as a worker may run jobs.
 const GROUPS_MAX: usize = 100_000;
 /// Variables with secrets of this process, which the commands of jobs must not inherit: URLs may contain passwords.
-const SECRET_ENV: [&str; 6] =
-    ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_TOKEN", "DULY_ACTIONHERO_TOKEN"];
+const SECRET_ENV: [&str; 7] = [
+    "DULY_STORE",
+    "DULY_FROM",
+    "DULY_TO",
+    "DULY_CLUSTER_KEY",
+    "DULY_TOKEN",
+    "DULY_ADMIN_TOKEN_FILE",
+    "DULY_ACTIONHERO_TOKEN",
+];
 /// The longest line to the guard: a sign and a number.
 const LINE_BYTES_MAX: u64 = 32;
 /// The exit codes of shells for a program that does not exist or cannot be started.

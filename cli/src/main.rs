@@ -2,6 +2,7 @@
 //!
 //! It contains no job logic: each verb parses its arguments, calls [`duly::Duly`] and prints the result.
 
+mod admin_token;
 mod api_client;
 mod args;
 mod audit;

@@ -1,6 +1,7 @@
 //! `duly serve`: the HTTP API and the dashboard; `duly up`: the same with a worker in one process.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -14,7 +15,7 @@ use crate::Setup;
 use crate::exit::{self, CliError};
 use crate::work::{self, WorkArgs};
 use crate::logs::{self, Level};
-use crate::{open_files, store, systemd};
+use crate::{admin_token, open_files, store, systemd};
 
 /// The default listen address.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
@@ -46,6 +47,11 @@ pub(crate) struct ServeArgs {
     /// Needs a token
     #[arg(long)]
     allow_commands: bool,
+
+    /// A file with the secret of an admin token, which the server creates at its start: for containers.
+    /// Other users must not be able to read the file [env: DULY_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", env = "DULY_ADMIN_TOKEN_FILE", hide_env = true)]
+    admin_token_file: Option<PathBuf>,
 
     /// Require a token for every request, even from this machine
     #[arg(long)]
@@ -126,6 +132,9 @@ impl ServeArgs {
     async fn start_listening(&self, setup: &Setup, duly: Duly) -> anyhow::Result<BoundServer> {
         let connections = self.connections.unwrap_or(duly_http::DEFAULT_CONNECTIONS_MAX);
         open_files::raise_limit(connections);
+        if let Some(file) = self.admin_token_file.as_deref().filter(|file| !file.as_os_str().is_empty()) {
+            admin_token::ensure(&duly, file).await?;
+        }
         let mut server = Server::new(duly).allow_hosts(self.allow_hosts.iter().cloned()).connections(connections);
         if self.read_only {
             server = server.read_only();

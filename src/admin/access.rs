@@ -115,16 +115,44 @@ impl Tokens<'_> {
         if self.duly.store.add_token(&token).await? {
             return Ok(secret);
         }
-        Err(match self.list_all().await?.iter().any(|token| token.name == name) {
-            true => Error::conflict(
-                ConflictKind::Exists,
-                format!("a token named {name} exists already; choose another name, or remove that token"),
-            ),
-            false => Error::conflict(
-                ConflictKind::LimitReached,
-                format!("cannot create token {name}: the store has {TOKENS_MAX} tokens already; remove one"),
-            ),
-        })
+        Err(explain_refusal(name, &self.list_all().await?))
+    }
+
+    /// Creates a token that never expires, with a secret of your own. Returns `false` if the store has the same token
+    /// already, so several processes may call this at their start.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Conflict`]: another token has the name, or the store has too many tokens.
+    /// - [`Error::Invalid`]: the name is invalid, or the secret is shorter than 32 bytes or contains a space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use duly::{Duly, admin::{Role, TokenSecret}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> duly::Result<()> {
+    /// # let duly = Duly::open(":memory:").await?;
+    /// // From the secrets of the machine:
+    /// let secret = TokenSecret::new("8d0e6f57c1f24b6b9a52d5a4e7f0c3b1");
+    /// assert!(duly.tokens().create_with_secret("ops", Role::Admin, &secret).await?);
+    /// assert!(!duly.tokens().create_with_secret("ops", Role::Admin, &secret).await?, "the store has it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_with_secret(self, name: &str, role: Role, secret: &TokenSecret) -> Result<bool> {
+        check_name("name", name)?;
+        secret.check()?;
+        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), ttl: None };
+        if self.duly.store.add_token(&token).await? {
+            return Ok(true);
+        }
+        let all = self.list_all().await?;
+        let is_same = |found: &Token| found.name == name && found.role == role && found.hash == token.hash;
+        match all.iter().any(|found| is_same(found) && found.expires.is_none()) {
+            true => Ok(false),
+            false => Err(explain_refusal(name, &all)),
+        }
     }
 
     /// Returns the key that derives job ids from names that clients choose. All processes on the store get the same key.
@@ -308,5 +336,19 @@ impl Audit<'_> {
     /// ```
     pub async fn list(self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
         self.duly.store.audit_entries(before, limit.clamp(1, AUDIT_PAGE_MAX)).await
+    }
+}
+
+/// Explains why the store has not added a token.
+fn explain_refusal(name: &str, tokens: &[Token]) -> Error {
+    match tokens.iter().any(|token| token.name == name) {
+        true => Error::conflict(
+            ConflictKind::Exists,
+            format!("a token named {name} exists already; choose another name, or remove that token"),
+        ),
+        false => Error::conflict(
+            ConflictKind::LimitReached,
+            format!("cannot create token {name}: the store has {TOKENS_MAX} tokens already; remove one"),
+        ),
     }
 }

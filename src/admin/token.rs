@@ -6,10 +6,15 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::error::{Error, Result};
 use crate::store::to_hex;
 
 /// Prefix of every token, so that people and secret scanners recognise it.
 pub const TOKEN_PREFIX: &str = "duly_";
+
+/// The fewest and the most bytes of a secret that was not generated here.
+const SECRET_BYTES_MIN: usize = 32;
+const SECRET_BYTES_MAX: usize = 512;
 
 /// The secret text of a token, as its user has it. Redacted in `Debug`.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,6 +37,23 @@ impl TokenSecret {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns an error if a secret of your own is too short, too long, or cannot be sent in a header.
+    pub(crate) fn check(&self) -> Result<()> {
+        let bytes = self.0.len();
+        if bytes < SECRET_BYTES_MIN {
+            let reason =
+                format!("has {bytes} bytes; use at least {SECRET_BYTES_MIN}, such as `openssl rand -hex 32` prints");
+            return Err(Error::invalid("token", reason));
+        }
+        if bytes > SECRET_BYTES_MAX {
+            return Err(Error::invalid("token", format!("has {bytes} bytes; at most {SECRET_BYTES_MAX} are allowed")));
+        }
+        match self.0.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(()),
+            false => Err(Error::invalid("token", "must be one line of ASCII characters without spaces")),
+        }
     }
 
     /// Returns the SHA-256 of the secret: [`Token::hash`](crate::admin::Token::hash) of the token that it proves.

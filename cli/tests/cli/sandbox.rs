@@ -88,7 +88,7 @@ impl Sandbox {
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         let settings =
             ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_TOKEN", "DULY_LOG", "DULY_LOG_FORMAT"];
-        for name in settings.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR"]) {
+        for name in settings.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR", "DULY_ADMIN_TOKEN_FILE"]) {
             command.env_remove(name);
         }
         command

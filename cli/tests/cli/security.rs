@@ -15,6 +15,7 @@ fn commands_inherit_no_secrets() {
     let secret = "a-secret-of-at-least-32-bytes-which-nobody-may-see";
     work.env("DULY_STORE", sandbox.path("duly.db")).env("DULY_CLUSTER_KEY", secret).env("PLAIN", "kept");
     work.env("DULY_TOKEN", secret).env("DULY_FROM", secret).env("DULY_TO", secret).env("DULY_ACTIONHERO_TOKEN", secret);
+    work.env("DULY_ADMIN_TOKEN_FILE", secret);
     let worked = work.output().expect("it runs");
     assert!(worked.status.success(), "{worked:?}");
     for file in ["command", "program"] {

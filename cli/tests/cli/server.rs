@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +32,10 @@ impl ServerProcess {
     /// As [`ServerProcess::start`], after this command of a shell.
     fn start_after(sandbox: &Sandbox, shell: &str, options: &[&str]) -> ServerProcess {
         let mut command = sandbox.command_after(shell, &[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+        ServerProcess::of(&mut command, options)
+    }
+
+    fn of(command: &mut Command, options: &[&str]) -> ServerProcess {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
         let (mut url, mut sign_in) = (String::new(), String::new());
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -360,4 +365,53 @@ fn stats_are_printed_as_a_table() {
         (&json!("default"), &json!(1), &json!(9))
     );
     assert_eq!(server.run(&sandbox, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
+}
+
+#[test]
+fn admin_token_of_a_file_is_created_once_and_replaced_with_the_file() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("token");
+    let path = file.to_str().expect("a plain path");
+    let refused = |reason: &str| {
+        sandbox.run(&["serve", "--listen", "127.0.0.1:0", "--admin-token-file", path]).failed(2, reason);
+    };
+    let write = |text: &str, mode: u32| {
+        std::fs::write(&file, text).expect("writes");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("its owner");
+    };
+    let (first, second) = ("0123456789abcdef".repeat(2), "fedcba9876543210".repeat(4));
+    refused("cannot be read");
+    write(&first, 0o644);
+    refused("run chmod 0400");
+    write("\n", 0o600);
+    refused("is empty");
+    write("too-short", 0o600);
+    refused("use at least 32");
+    write(&format!("{first} {first}"), 0o600);
+    refused("without spaces");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(12_345), None).expect("as root");
+        refused("belongs to another user");
+        std::os::unix::fs::chown(&file, Some(0), None).expect("as root");
+    }
+    let tokens = || {
+        let listed = sandbox.run(&["token", "ls", "-o", "ndjson"]).ok().out;
+        listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect::<Vec<serde_json::Value>>()
+    };
+    assert!(tokens().is_empty(), "nothing was created");
+
+    let mut names = Vec::new();
+    for secret in [&first, &first, &second] {
+        write(&format!("{secret}\n"), 0o600);
+        let mut command = sandbox.command(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut server = ServerProcess::of(command.env("DULY_ADMIN_TOKEN_FILE", path), &[]);
+        server.token = Some(secret.clone());
+        server.run(&sandbox, &["queues", "ls"]).ok();
+        server.token = Some("f".repeat(64));
+        server.run(&sandbox, &["queues", "ls"]).failed(1, "token");
+        let tokens = tokens();
+        assert_eq!((tokens.len(), &tokens[0]["role"]), (1, &json!("admin")), "{tokens:?}");
+        names.push(tokens[0]["name"].clone());
+    }
+    assert!(names[0] == names[1] && names[1] != names[2], "{names:?}");
 }
