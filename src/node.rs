@@ -68,6 +68,15 @@ pub struct NodeProfile {
     pub limits: BTreeMap<String, u64>,
     /// Whether it claims no jobs at the moment, because it is quiet or stopping.
     pub quiet: bool,
+    /// Its name, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The machine of a worker in another process than the one that has registered it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The process id of that worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 impl NodeProfile {

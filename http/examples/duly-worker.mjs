@@ -4,6 +4,8 @@
 // handlers that lost their job, and finishes running jobs on SIGTERM. worker.mjs, in the same directory, shows how to
 // use it.
 
+import { hostname } from "node:os";
+
 const CLAIM_WAIT_MS = 20_000;
 const PAUSE_MAX_MS = 10_000; // between attempts to reach the server
 
@@ -134,6 +136,7 @@ export class Worker {
 
   async #join() {
     const body = { queues: this.queues, kinds: [...this.#handlers.keys()], lease_ms: this.leaseMs };
+    Object.assign(body, { host: hostname(), pid: process.pid });
     const joined = await this.#repeat(() => this.call("/nodes", body), this.#isStopping);
     if (joined) {
       [this.#node, this.#heartbeatMs, this.#heard] = [joined.id, joined.heartbeat_ms, Date.now()];

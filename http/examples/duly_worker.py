@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import threading
 import time
 import urllib.error
@@ -144,6 +145,7 @@ class Worker:
 
     def _join(self):
         body = {"queues": self.queues, "kinds": list(self.handlers), "lease_ms": int(self.lease * 1000)}
+        body |= {"host": socket.gethostname(), "pid": os.getpid()}
         joined = self._repeat(lambda: self.call("/nodes", body), self.stopping.is_set)
         if joined:
             with self._changed:

@@ -150,7 +150,7 @@ impl WorkerSettings {
             kinds: self.handlers.kinds().filter(|kinds| kinds.len() <= NODE_KINDS_MAX).map(|kinds| kinds.to_vec()),
             slots: Some(self.concurrency as u64),
             limits: queues.iter().map(|queue| (queue.name().to_owned(), queue.limit() as u64)).collect(),
-            quiet: false,
+            ..NodeProfile::default()
         }
     }
 

@@ -20,7 +20,7 @@ use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{HeldView, millis};
 use duly::bounds::LOG_LINES_MAX;
-use duly::worker::remote::{DEFAULT_REMOTE_LEASE, RemoteNode, ReportedOutcome, Settlement};
+use duly::worker::remote::{DEFAULT_REMOTE_LEASE, RemoteNode, RemoteWorker, ReportedOutcome, Settlement};
 use duly::{Error, Fence, JobId, NodeId};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -45,6 +45,14 @@ struct JoinBody {
     kinds: Vec<String>,
     /// The time for which the worker keeps its jobs without a heartbeat (30,000; from 1,000 to 3,600,000).
     lease_ms: Option<u64>,
+    /// The name of the worker, for people.
+    name: Option<String>,
+    /// The machine that it runs on. The list of nodes shows that of the server if it is absent.
+    host: Option<String>,
+    /// Its process id there.
+    pid: Option<u32>,
+    /// How many jobs it runs at once, for the list of nodes.
+    slots: Option<u64>,
 }
 
 /// The id of the worker.
@@ -74,7 +82,9 @@ async fn join(
     let lease = body.lease_ms.map_or(DEFAULT_REMOTE_LEASE, Duration::from_millis);
     let queues = body.queues.iter().map(String::as_str);
     let queues = app.queue_count_limit.reserve(&app.duly, &identity, queues).await?;
-    let joined = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await;
+    let mut worker = RemoteWorker::default();
+    (worker.name, worker.host, worker.pid, worker.slots) = (body.name, body.host, body.pid, body.slots);
+    let joined = app.remote_nodes.join_as(&identity.name, body.queues, body.kinds, lease, worker).await;
     let node = joined.map_err(|error| match error {
         Error::Invalid { field: "lease", reason, .. } => Problem::invalid("/lease_ms", reason),
         error => error.into(),

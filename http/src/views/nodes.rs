@@ -18,6 +18,9 @@ pub struct NodeView {
     pub id: String,
     /// The host of the node; for a worker over HTTP, the host of the server.
     pub host: String,
+    /// The name that a worker over HTTP has given itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The id of its process.
     pub pid: u32,
     /// The queues it works on.
@@ -44,6 +47,7 @@ impl From<NodeRecord> for NodeView {
         NodeView {
             id: node.id.to_string(),
             host: node.host,
+            name: node.profile.name,
             pid: node.pid,
             queues: node.queues,
             joined: rfc3339(node.joined),

@@ -43,10 +43,11 @@ pub use self::node::{RemoteHeartbeatReply, RemoteNode};
 pub use self::settlement::{ReportedOutcome, Settlement};
 use super::prune_schedule::{FINAL_PRUNE_TIMEOUT, PruneSchedule, prune_queues};
 use super::{DEFAULT_KEEP_DONE_MAX, fire_all_due_ticks};
+use crate::bounds::NAME_BYTES_MAX;
 use crate::client::Duly;
 use crate::clock;
 use crate::error::{ConflictKind, Error, Result};
-use crate::job::push::check_name;
+use crate::job::push::{check_name, check_text};
 use crate::node::{Node, NodeId};
 use crate::store::{JobStore, PRUNE_MAX};
 use crate::sync::LockExt;
@@ -70,6 +71,34 @@ const NAMES_MAX: usize = 256;
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long [`RemoteNodes::leave_all`] waits for the release of held jobs; the rest counts as a crash.
 const LEAVE_ALL_MAX: Duration = Duration::from_secs(5);
+
+/// The identity of a worker outside the process, for people. Its node shows it instead of the process that has joined it.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RemoteWorker {
+    /// Its name.
+    pub name: Option<String>,
+    /// The machine it runs on.
+    pub host: Option<String>,
+    /// Its process id there.
+    pub pid: Option<u32>,
+    /// How many jobs it runs at once.
+    pub slots: Option<u64>,
+}
+
+impl RemoteWorker {
+    fn check(&self) -> Result<()> {
+        for (field, text) in [("name", &self.name), ("host", &self.host)] {
+            if let Some(text) = text {
+                check_text(field, text, NAME_BYTES_MAX)?;
+            }
+        }
+        match self.slots {
+            Some(0) => Err(Error::invalid("slots", "must be greater than zero")),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The remote nodes of this process. Clones share them.
 #[derive(Clone)]
@@ -176,9 +205,26 @@ impl RemoteNodes {
         &self,
         joined_by: &str,
         queues: Vec<String>,
-        mut kinds: Vec<String>,
+        kinds: Vec<String>,
         lease: Duration,
     ) -> Result<Arc<RemoteNode>> {
+        self.join_as(joined_by, queues, kinds, lease, RemoteWorker::default()).await
+    }
+
+    /// As [`RemoteNodes::join`], with a name, a machine and a process id of the worker itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`RemoteNodes::join`], and [`Error::Invalid`] for an invalid name, host or number of slots.
+    pub async fn join_as(
+        &self,
+        joined_by: &str,
+        queues: Vec<String>,
+        mut kinds: Vec<String>,
+        lease: Duration,
+        worker: RemoteWorker,
+    ) -> Result<Arc<RemoteNode>> {
+        worker.check()?;
         check_names("queues", "queue", &queues)?;
         check_names("kinds", "kind", &kinds)?;
         kinds.sort();
@@ -200,6 +246,8 @@ impl RemoteNodes {
         let mut node = Node::fresh(queues);
         node.lease = lease;
         node.profile.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
+        let RemoteWorker { name, host, pid, slots } = worker;
+        (node.profile.name, node.profile.host, node.profile.pid, node.profile.slots) = (name, host, pid, slots);
         let kinds = AcceptedKinds::new(kinds, self.excluded_kind.clone());
         let node = RemoteNode::join(self.inner.duly.clone(), joined_by.to_owned(), node, kinds).await?;
         self.inner.nodes().insert(node.id(), node.clone());

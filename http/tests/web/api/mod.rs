@@ -68,6 +68,7 @@ on_every_store! {
         waiting_claim_is_woken_by_a_push
         jobs_missing_from_heartbeats_are_all_released
         jobs_of_a_silent_worker_move_on_and_its_settle_is_rejected
+        worker_shows_its_own_name_and_machine
         interrupted_claim_loses_no_job
         undelivered_job_is_released
         jobs_without_a_handler_are_deferred

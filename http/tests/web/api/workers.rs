@@ -345,3 +345,25 @@ async fn only_its_client_and_operators_can_use_a_node() {
     assert_eq!(request(&site, &requests[4]).await.status, 204, "operators look after nodes");
     assert_eq!(state(&site, &job).await, "ready");
 }
+
+pub async fn worker_shows_its_own_name_and_machine(site: Site) {
+    let body = json!({"queues": ["default"], "name": "mailer 3", "host": "web-3", "pid": 4_711, "slots": 4});
+    let joined = site.post("/api/v1/nodes", body).await;
+    assert_eq!(joined.status, 201, "{}", joined.text());
+    let plain = Worker::join(&site, 30_000, &[]).await;
+    let nodes = site.get("/api/v1/nodes").await.json()["nodes"].clone();
+    let node = |id: &Value| {
+        nodes.as_array().expect("a list").iter().find(|node| node["id"] == *id).expect("is listed").clone()
+    };
+    let own = node(&joined.json()["id"]);
+    assert_eq!((&own["name"], &own["host"]), (&json!("mailer 3"), &json!("web-3")), "{own}");
+    assert_eq!((&own["pid"], &own["slots"]), (&json!(4_711), &json!(4)), "{own}");
+    let other = node(&json!(plain.id));
+    assert_eq!((&other["name"], &other["pid"]), (&Value::Null, &json!(std::process::id())), "{other}");
+    for (field, wrong) in [("name", json!("")), ("host", json!("a\u{1b}b")), ("slots", json!(0))] {
+        let mut body = json!({"queues": ["default"]});
+        body[field] = wrong;
+        let refused = site.post("/api/v1/nodes", body).await;
+        assert_eq!((refused.status, refused.pointer()), (422, format!("/{field}")), "{}", refused.text());
+    }
+}

@@ -181,8 +181,8 @@ async fn nodes_of_queue(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
         let held = u64::try_from(held_count).unwrap_or(0);
         nodes.push(NodeRecord {
             id,
-            host: description.host,
-            pid: description.pid,
+            host: description.profile.host.clone().unwrap_or(description.host),
+            pid: description.profile.pid.unwrap_or(description.pid),
             queues: description.queues,
             joined: from_micros(times.get(..16).and_then(|joined| joined.parse().ok()).unwrap_or(0)),
             alive: expires >= reply.now,

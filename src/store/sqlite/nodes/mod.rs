@@ -193,8 +193,8 @@ pub(super) fn nodes(conn: &Connection, registry: &NodeRegistry) -> rusqlite::Res
         let holds = count_held_by_queue(conn, row.get(6)?)?;
         Ok(NodeRecord {
             id,
-            host: read_text(row, 1)?,
-            pid: read_u32(row, 2),
+            host: profile.host.clone().map_or_else(|| read_text(row, 1), Ok)?,
+            pid: profile.pid.unwrap_or_else(|| read_u32(row, 2)),
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
             joined: from_micros(row.get(4)?),
             alive: registry.worker_liveness(id) == Liveness::Alive,
