@@ -271,6 +271,12 @@ impl Duly {
         self.store.now()
     }
 
+    /// Returns how long done jobs are kept whose push does not set it ([`Builder::keep`]).
+    #[must_use]
+    pub fn default_keep(&self) -> std::time::Duration {
+        self.options.keep
+    }
+
     /// Returns the address of the store without passwords, for logs and messages.
     ///
     /// # Examples

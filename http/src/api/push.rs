@@ -4,29 +4,36 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{PREFIX, Problems};
+use crate::credential::Credential;
 use crate::identity::Pusher;
-use crate::json::{IdempotencyKey, Json, KeyedIds};
+use crate::json::{IdempotencyKey, Json, KeyedIds, QueryParams};
 use crate::openapi::{PriorityName, UniqueScopeName};
 use crate::problem::{Problem, Result};
-use crate::server::{App, AppState};
-use crate::views::PushedView;
+use crate::server::{App, AppState, WAIT_MAX};
+use crate::views::{JobView, PushedView, millis};
+use crate::waits::{WaitKind, WaitSlot};
 use duly::bounds::DEFAULT_QUEUE;
 use duly::job::{Due, UniqueConflict, UniqueScope};
-use duly::{JobId, Priority};
+use duly::{Duly, JobId, JobRecord, Priority};
 use duly::{Push, PushResult};
 
 /// The kind of jobs that run a program; a server accepts them only if it is configured to.
 pub(crate) const COMMAND: &str = "command";
+
+/// How long a job is kept after it is done if a client waits for it, so that the client gets its result.
+const WAIT_KEEP: Duration = Duration::from_secs(60);
+/// The header by which a client asks for a wait (RFC 7240).
+const PREFER: &str = "prefer";
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(push))
@@ -109,6 +116,13 @@ impl PushBody {
         Ok(set_if_some(push, self.traceparent, |push, traceparent| push.traceparent(traceparent)))
     }
 
+    /// Keeps the job for a while after it is done, so that a client that waits gets its result.
+    fn keep_for_wait(&mut self, duly: &Duly) {
+        if self.keep_ms.is_none() && duly.default_keep() < WAIT_KEEP {
+            self.keep_ms = Some(millis(WAIT_KEEP));
+        }
+    }
+
     /// Returns the queue into which the job goes.
     pub(super) fn queue(&self) -> &str {
         self.queue.as_deref().unwrap_or(DEFAULT_QUEUE)
@@ -187,19 +201,57 @@ fn parse_time(text: &str) -> Result<SystemTime> {
         .map_err(|_| Problem::invalid("/due", "not a time in RFC 3339; write it as 2030-01-01T00:00:00Z"))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PushQuery {
+    /// Waits this long for the end of the job, at most a minute: `30s`. The header `Prefer: wait=30` does the same.
+    wait: Option<String>,
+}
+
+impl PushQuery {
+    /// Returns how long to wait: the parameter, or the preference in seconds.
+    fn wait(&self, headers: &HeaderMap) -> Result<Option<Duration>> {
+        if let Some(text) = &self.wait {
+            let wait = duly::admin::parse_duration(text).map_err(|reason| Problem::invalid("wait", reason))?;
+            return Ok(Some(wait.min(WAIT_MAX)));
+        }
+        let preferences = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
+        let mut waits =
+            preferences.flat_map(|all| all.split([',', ';'])).filter_map(|one| one.trim().strip_prefix("wait="));
+        // Unknown preferences are ignored, as RFC 7240 requires.
+        let seconds: Option<u64> = waits.find_map(|seconds| seconds.trim_matches('"').parse().ok());
+        Ok(seconds.map(|seconds| Duration::from_secs(seconds).min(WAIT_MAX)))
+    }
+}
+
 /// Push a job
 ///
 /// The response confirms that the job is stored. Safe to repeat with the same `Idempotency-Key` or `id`.
+///
+/// With `wait`, the response comes when the job has ended, or after that time. It contains the job with its result. A
+/// job pushed this way is kept for at least a minute after it is done, unless `keep_ms` is set. If the job is gone when
+/// it has ended, `job` is absent.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", operation_id = "pushJob", request_body = PushBody,
-    params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "requests with the same key push the job once"),
+        ("Prefer" = Option<String>, Header, description = "`wait=30` waits 30 s for the end of the job"), PushQuery),
     responses((status = 201, body = PushedView, description = "the job is stored"),
-              (status = 200, body = PushedView, description = "the job existed already; nothing was changed"), Problems))]
+              (status = 200, body = PushedView, description = "the job existed already, and nothing was changed; with `wait`, it has ended"),
+              (status = 202, body = PushedView, description = "the job is stored, and has not ended in the time of `wait`"), Problems))]
 async fn push(
     State(app): AppState,
     Pusher(identity): Pusher,
+    credential: Credential,
+    headers: HeaderMap,
+    QueryParams(params): QueryParams<PushQuery>,
     IdempotencyKey(key): IdempotencyKey,
-    Json(body): Json<PushBody>,
+    Json(mut body): Json<PushBody>,
 ) -> Result<Response> {
+    let wait = params.wait(&headers)?;
+    let slot = wait.map(|_| WaitSlot::acquire(&app, &identity, &credential, WaitKind::Watch)).transpose()?;
+    if wait.is_some() {
+        body.keep_for_wait(&app.duly);
+    }
     let fingerprint = body.fingerprint();
     let job = body.into_push(&app, key.as_ref().map(KeyedIds::id))?;
     job.check()?;
@@ -207,10 +259,33 @@ async fn push(
     let id = job.job_id();
     let pushed = app.duly.push(job).await?;
     queues.confirm();
+    let mut is_own = pushed.is_new();
     if let Some(key) = key {
         check_existing(&app, &key.key, [(id, fingerprint, pushed)]).await?;
+        // The id was derived from the name of the client and its key.
+        is_own |= pushed.id() == key.id();
     }
-    let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };
+    let mut view = PushedView::from(pushed);
+    let status = match wait {
+        None if pushed.is_new() => StatusCode::CREATED,
+        None => StatusCode::OK,
+        Some(wait) => {
+            let (status, record) = wait_for_end(&app, pushed.id(), wait).await?;
+            let see =
+                |record: JobRecord| if is_own { JobView::from(&record) } else { JobView::new(&record, &identity) };
+            view.job = record.map(|record| Box::new(see(record)));
+            status
+        }
+    };
+    drop(slot);
     let location = app.link(&format!("{PREFIX}/jobs/{}", pushed.id()));
-    Ok((status, [(header::LOCATION, location)], axum::Json(PushedView::from(pushed))).into_response())
+    Ok((status, [(header::LOCATION, location)], axum::Json(view)).into_response())
+}
+
+/// Returns the job when it has ended, or as it is after this time; none if it is gone.
+async fn wait_for_end(app: &App, id: JobId, wait: Duration) -> Result<(StatusCode, Option<JobRecord>)> {
+    match tokio::time::timeout(wait, app.duly.jobs().wait(id)).await {
+        Ok(ended) => Ok((StatusCode::OK, ended?)),
+        Err(_) => Ok((StatusCode::ACCEPTED, app.duly.jobs().get(id).await?)),
+    }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::JobView;
 use crate::openapi::{JobStateName, OperationStateName, PushedName};
 use duly::PushResult;
 use duly::State;
@@ -22,6 +23,9 @@ pub struct PushedView {
     /// The replaced job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
+    /// The job at the end of a wait. The client sees args and result if it has pushed the job itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Box<JobView>>,
 }
 
 impl From<PushResult> for PushedView {
@@ -31,7 +35,7 @@ impl From<PushResult> for PushedView {
             PushResult::Replaced { old, .. } => ("replaced", Some(old.to_string())),
             _ => ("new", None),
         };
-        PushedView { id: pushed.id().to_string(), pushed: status.to_owned(), old }
+        PushedView { id: pushed.id().to_string(), pushed: status.to_owned(), old, job: None }
     }
 }
 

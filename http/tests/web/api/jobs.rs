@@ -252,3 +252,35 @@ pub async fn administrative_requests_are_audited_and_routine_ones_are_not(site: 
         State::Ready
     );
 }
+
+pub async fn push_waits_for_the_end_of_the_job(mut site: Site) {
+    let stop = duly::CancellationToken::new();
+    let double = |ctx: duly::Ctx| async move { Ok::<_, duly::Error>(duly::JobResult(ctx.args::<u32>()? * 2)) };
+    let worker = tokio::spawn(site.duly.worker().on_kind("double", double).run_until(stop.clone()));
+    site.be(duly::admin::Role::Pusher).await;
+    let ended = site.post("/api/v1/jobs?wait=30s", json!({"kind": "double", "args": 21})).await;
+    assert_eq!(ended.status, 200, "{}", ended.text());
+    let job = &ended.json()["job"];
+    assert_eq!((&job["state"], &job["result"], &job["args"]), (&json!("done"), &json!(42), &json!(21)), "{job}");
+
+    let headers = [("Content-Type", "application/json"), ("Prefer", "wait=30"), ("Idempotency-Key", "once")];
+    for pushed in ["new", "existing"] {
+        let again = site.send("POST", "/api/v1/jobs", &headers, br#"{"kind": "double", "args": 4}"#).await;
+        let view = again.json();
+        assert_eq!((again.status, &view["pushed"]), (200, &json!(pushed)), "{view}");
+        assert_eq!((&view["job"]["result"], &view["job"]["id"]), (&json!(8), &view["id"]), "{view}");
+    }
+
+    let waiting = site.post("/api/v1/jobs?wait=1ms", json!({"kind": "double", "queue": "idle", "args": 1})).await;
+    let view = waiting.json();
+    assert_eq!((waiting.status, &view["job"]["state"]), (202, &json!("ready")), "{view}");
+    assert_eq!(waiting.header("location"), Some(&*format!("/api/v1/jobs/{}", view["id"].as_str().expect("an id"))));
+    let other = json!({"kind": "double", "id": view["id"], "queue": "idle", "args": 1});
+    site.be(duly::admin::Role::Pusher).await;
+    let view = site.post("/api/v1/jobs?wait=1ms", other).await.json();
+    assert!(view["job"]["args"].is_null(), "the job of another client: {view}");
+    let wrong = site.post("/api/v1/jobs?wait=soon", json!({"kind": "double"})).await;
+    assert_eq!((wrong.status, wrong.pointer().as_str()), (422, "wait"), "{}", wrong.text());
+    stop.cancel();
+    worker.await.expect("no panic").expect("ends well");
+}

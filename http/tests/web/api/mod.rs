@@ -47,6 +47,7 @@ on_every_store! {
         job_is_found_by_part_of_its_id
         queues_are_paused_and_resumed
         wait_ends_with_the_job
+        push_waits_for_the_end_of_the_job
         wait_streams_events
         events_resume_after_the_last_event_id
         administrative_requests_are_audited_and_routine_ones_are_not;
