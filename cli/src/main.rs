@@ -75,8 +75,8 @@ pub(crate) struct Setup {
 }
 
 fn main() -> ExitCode {
-    // `--server` supports fewer verbs and opens no store.
     logs::detect_format();
+    // `--server` supports fewer verbs and opens no store.
     if remote::has_server_flag(std::env::args_os()) {
         return match remote::RemoteCli::try_parse() {
             Ok(remote) => remote::run(remote).map_or_else(|error| exit::report_error(&error), |()| ExitCode::SUCCESS),

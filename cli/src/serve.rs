@@ -9,12 +9,12 @@ use duly::admin::StoreUrl;
 use duly::worker::ShutdownSignals;
 use duly::{CancellationToken, Duly};
 use duly_http::{BoundServer, Server};
-
 use serde_json::Value;
+
 use crate::Setup;
 use crate::exit::{self, CliError};
-use crate::work::{self, WorkArgs};
 use crate::logs::{self, Level};
+use crate::work::{self, WorkArgs};
 use crate::{admin_token, open_files, store, systemd};
 
 /// The default listen address.

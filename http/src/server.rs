@@ -11,7 +11,7 @@ use duly::{CancellationToken, Clock, Duly};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
-use super::api::{COMMAND, Events, Holds, Operations};
+use super::api::{COMMAND, Events, Holds, JobEvents, Operations};
 use super::body_budget::BodyBudget;
 use super::json::IdempotencyKeys;
 use super::local;
@@ -385,6 +385,7 @@ impl Server {
             idempotency_keys: IdempotencyKeys::default(),
             job_id_key: OnceCell::new(),
             events: Arc::default(),
+            job_events: Arc::default(),
             waits: Waits::default(),
             metrics: MetricsText::default(),
             samples: Samples::default(),
@@ -440,6 +441,7 @@ pub(crate) struct App {
     pub(crate) job_id_key: OnceCell<JobIdKey>,
     /// Changes, for the event streams.
     pub(crate) events: Arc<Events>,
+    pub(crate) job_events: Arc<JobEvents>,
     /// The streams and long polls in progress.
     pub(crate) waits: Waits,
     /// The most recent text of `/metrics`.

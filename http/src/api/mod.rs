@@ -8,6 +8,7 @@ mod cron;
 mod dead;
 mod events;
 mod holds;
+mod job_events;
 mod jobs;
 mod kinds;
 mod locks;
@@ -30,6 +31,7 @@ pub(crate) use self::actions::{Operations, without_commands};
 pub(crate) use self::cron::check_command_rule;
 pub(crate) use self::events::Events;
 pub(crate) use self::holds::Holds;
+pub(crate) use self::job_events::JobEvents;
 pub(crate) use self::jobs::check_command_job;
 pub(crate) use self::kinds::totals_by_kind;
 pub(crate) use self::locks::break_holds;
@@ -61,6 +63,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(stats::router())
         .merge(kinds::router())
         .merge(events::router())
+        .merge(job_events::router())
         .merge(audit::router())
         .merge(tokens::router())
 }

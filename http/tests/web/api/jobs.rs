@@ -231,6 +231,58 @@ pub async fn events_resume_after_the_last_event_id(site: Site) {
     assert_eq!(event(&mut again).await.0, second, "what was missed comes first");
 }
 
+/// Returns the next event of a stream of ends: its name, its id and its data.
+async fn end_event(lines: &mut tokio::io::Lines<BufReader<TcpStream>>) -> (String, String, Value) {
+    let (mut name, mut id) = (String::new(), String::new());
+    loop {
+        let line =
+            tokio::time::timeout(LONG, lines.next_line()).await.expect("in time").expect("reads").expect("goes on");
+        match line.split_once(": ") {
+            Some(("event", text)) => name = text.to_owned(),
+            Some(("id", text)) => id = text.to_owned(),
+            Some(("data", text)) => return (name, id, serde_json::from_str(text).expect("JSON")),
+            _ => {}
+        }
+    }
+}
+
+async fn listen_to_ends(site: &Site, query: &str, headers: &[(&str, &str)]) -> tokio::io::Lines<BufReader<TcpStream>> {
+    let mut stream = TcpStream::connect(site.address).await.expect("connects");
+    let request = site.request("GET", &format!("/api/v1/events/jobs?{query}"), headers, b"");
+    stream.write_all(&request).await.expect("sends");
+    let mut lines = BufReader::new(stream).lines();
+    // The listener exists once the response has begun.
+    let status = lines.next_line().await.expect("reads").expect("a status");
+    assert!(status.contains(" 200 "), "{status}");
+    lines
+}
+
+pub async fn ends_of_jobs_are_sent_once_and_again_after_the_last_event_id(site: Site) {
+    let mut all = listen_to_ends(&site, "", &[]).await;
+    let mut other = listen_to_ends(&site, "queue=other&kind=work", &[]).await;
+    let (first, second) = (site.push("mail").await, site.push("other").await);
+    for id in [&first, &second] {
+        assert_eq!(site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.status, 200);
+    }
+    let (name, number, job) = end_event(&mut all).await;
+    assert_eq!((&*name, &job["id"], &job["state"]), ("cancelled", &json!(first), &json!("cancelled")), "{job}");
+    assert_eq!((&job["queue"], &job["kind"], &job["attempts"]), (&json!("mail"), &json!("work"), &json!(0)), "{job}");
+    assert_eq!(end_event(&mut all).await.2["id"], json!(second));
+    assert_eq!(end_event(&mut other).await.2["id"], json!(second), "the filter");
+
+    let mut again = listen_to_ends(&site, "", &[("Last-Event-ID", &number)]).await;
+    assert_eq!(end_event(&mut again).await.2["id"], json!(second), "what was missed");
+    let third = site.push("mail").await;
+    site.post(&format!("/api/v1/jobs/{third}/cancel"), json!({})).await;
+    for stream in [&mut again, &mut all] {
+        assert_eq!(end_event(stream).await.2["id"], json!(third), "nothing comes twice");
+    }
+    for (query, headers, pointer) in [("", &[("Last-Event-ID", "7")][..], "Last-Event-ID"), ("id=7", &[], "id")] {
+        let wrong = site.send("GET", &format!("/api/v1/events/jobs?{query}"), headers, b"").await;
+        assert_eq!((wrong.status, wrong.pointer().as_str()), (422, pointer), "{}", wrong.text());
+    }
+}
+
 pub async fn administrative_requests_are_audited_and_routine_ones_are_not(site: Site) {
     let id = site.push("mail").await;
     site.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await;

@@ -50,6 +50,7 @@ on_every_store! {
         push_waits_for_the_end_of_the_job
         wait_streams_events
         events_resume_after_the_last_event_id
+        ends_of_jobs_are_sent_once_and_again_after_the_last_event_id
         administrative_requests_are_audited_and_routine_ones_are_not;
     metrics:
         every_documented_metric_exists_and_changes;
@@ -67,9 +68,9 @@ on_every_store! {
         worker_claims_runs_and_settles
         claimed_jobs_are_in_claim_order
         waiting_claim_is_woken_by_a_push
+        worker_shows_its_own_name_and_machine
         jobs_missing_from_heartbeats_are_all_released
         jobs_of_a_silent_worker_move_on_and_its_settle_is_rejected
-        worker_shows_its_own_name_and_machine
         interrupted_claim_loses_no_job
         undelivered_job_is_released
         jobs_without_a_handler_are_deferred

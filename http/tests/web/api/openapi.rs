@@ -44,5 +44,5 @@ fn etags_and_streams_are_described() {
     tagged.sort();
     assert_eq!(tagged, ["get /cron/{name}", "get /queues/{queue}", "patch /queues/{queue}", "put /cron/{name}"]);
     let streams = operations_with(&api, "/responses/200/content/text~1event-stream");
-    assert_eq!(streams, ["get /events", "get /jobs/{id}/wait"]);
+    assert_eq!(streams, ["get /events", "get /events/jobs", "get /jobs/{id}/wait"]);
 }
