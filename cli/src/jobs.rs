@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use duly::admin::CancelResult;
-use duly::job::{Due, JobRun};
+use duly::job::{Due, JobOrder, JobRun};
 use duly::{Duly, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
@@ -95,6 +95,13 @@ pub(crate) struct JobsListArgs {
     /// Only this kind
     #[arg(long)]
     kind: Option<String>,
+    /// Sort the jobs of all queues: `end` (done, dead and cancelled jobs, the last one first) or
+    /// `due` (scheduled jobs, the next one first)
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<JobOrder>,
+    /// Turn the order around
+    #[arg(long, requires = "sort")]
+    reverse: bool,
     /// The maximum number of jobs
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::bounds::PAGE_SIZE_MAX as u64))]
     limit: usize,
@@ -163,6 +170,10 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
     filter.queue = merge_condition("queue", ls.queue, filter.queue)?;
     filter.state = merge_condition("state", ls.state, filter.state)?;
     filter.kind = merge_condition("kind", ls.kind, filter.kind)?;
+    (filter.order, filter.reverse) = (ls.sort, ls.reverse);
+    let is_dead = filter.state == Some(State::Dead) || filter.group.is_some();
+    let is_ended = is_dead || filter.order == Some(JobOrder::End) || filter.state.is_some_and(State::is_final);
+    filter.with_details = is_dead && !out.is_json();
     let page = duly.jobs().list(filter).await?;
     match out.format {
         Format::Json => {
@@ -173,38 +184,24 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
             });
         }
         Format::Ndjson => page.jobs.iter().try_for_each(|record| out.print_json(record))?,
+        Format::Table if is_dead => {
+            let rows = page.jobs.iter().map(|r| {
+                let [id, _, kind, queue] = leading_cells(r);
+                let ended = r.ended.map(time::format_relative).unwrap_or_default();
+                [id, kind, queue, ended, format_attempts(r), format_last_error(r)]
+            });
+            out.print_table(["ID", "KIND", "QUEUE", "ENDED", "ATTEMPTS", "ERROR"], rows.collect())?;
+        }
         Format::Table => {
             let rows = page.jobs.iter().map(|r| {
                 let [id, state, kind, queue] = leading_cells(r);
-                [id, state, kind, queue, time::format_relative(r.due), format_attempts(r)]
+                let at = if is_ended { r.ended.unwrap_or(r.due) } else { r.due };
+                [id, state, kind, queue, time::format_relative(at), format_attempts(r)]
             });
-            out.print_table(["ID", "STATE", "KIND", "QUEUE", "DUE", "ATTEMPTS"], rows.collect())?;
+            let time = if is_ended { "ENDED" } else { "DUE" };
+            out.print_table(["ID", "STATE", "KIND", "QUEUE", time, "ATTEMPTS"], rows.collect())?;
         }
-        Format::Wide => {
-            let rows = page.jobs.iter().map(|r| {
-                let [id, state, kind, queue] = leading_cells(r);
-                let ended = r.ended.map(time::format_date_time).unwrap_or_default();
-                let node = r.node.map(|node| node.to_string()).unwrap_or_default();
-                let args = truncate(&r.job.args, CELL_CHARS_MAX);
-                let priority = r.job.priority.to_string();
-                [
-                    id,
-                    state,
-                    kind,
-                    queue,
-                    priority,
-                    time::format_date_time(r.due),
-                    format_attempts(r),
-                    r.crashes.to_string(),
-                    ended,
-                    node,
-                    args,
-                ]
-            });
-            let head =
-                ["ID", "STATE", "KIND", "QUEUE", "PRIORITY", "DUE", "ATTEMPTS", "CRASHES", "ENDED", "NODE", "ARGS"];
-            out.print_table(head, rows.collect())?;
-        }
+        Format::Wide => print_wide_table(&page.jobs, out)?,
     }
     if let Some(next) = page.next_cursor {
         out.print_message(&format!(
@@ -213,6 +210,33 @@ async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()>
         ));
     }
     Ok(())
+}
+
+fn print_wide_table(jobs: &[JobRecord], out: &Output) -> anyhow::Result<()> {
+    let rows = jobs.iter().map(|r| {
+        let [id, state, kind, queue] = leading_cells(r);
+        let ended = r.ended.map(time::format_date_time).unwrap_or_default();
+        let node = r.node.map(|node| node.to_string()).unwrap_or_default();
+        let args = truncate(&r.job.args, CELL_CHARS_MAX);
+        let priority = r.job.priority.to_string();
+        [
+            id,
+            state,
+            kind,
+            queue,
+            priority,
+            time::format_date_time(r.due),
+            format_attempts(r),
+            r.crashes.to_string(),
+            ended,
+            node,
+            args,
+            format_last_error(r),
+        ]
+    });
+    let head =
+        ["ID", "STATE", "KIND", "QUEUE", "PRIORITY", "DUE", "ATTEMPTS", "CRASHES", "ENDED", "NODE", "ARGS", "ERROR"];
+    out.print_table(head, rows.collect())
 }
 
 /// Returns the value of the option, or else that of the filter; both are an error if they differ.
@@ -230,6 +254,12 @@ fn leading_cells(record: &JobRecord) -> [String; 4] {
     let job = &record.job;
     let state = if record.cancelling { "cancelling".to_owned() } else { record.state.to_string() };
     [job.id.to_string(), state, job.kind.clone(), job.queue.clone()]
+}
+
+/// Returns the first line of the last error, cut to the width of a cell.
+fn format_last_error(record: &JobRecord) -> String {
+    let error = record.failures.last().map_or("", |failure| failure.error.trim_start());
+    truncate(error.lines().next().unwrap_or_default(), CELL_CHARS_MAX)
 }
 
 fn format_attempts(record: &JobRecord) -> String {

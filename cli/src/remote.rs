@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use duly::job::JobOrder;
 use duly::{JobId, Priority, State};
 use serde_json::{Value, json};
 
@@ -117,6 +118,12 @@ enum RemoteJobsVerb {
     Ls {
         /// A filter; all jobs if omitted
         filter: Vec<String>,
+        /// Sort the jobs of all queues: `end` (the last one first) or `due` (the next one first)
+        #[arg(long, value_name = "ORDER")]
+        sort: Option<JobOrder>,
+        /// Turn the order around
+        #[arg(long, requires = "sort")]
+        reverse: bool,
         /// The maximum number of jobs, at most 200
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -259,10 +266,12 @@ impl RemoteJobsVerb {
         };
         let job_path = |id: String| format!("/jobs/{}", url_encode(&id));
         match self {
-            RemoteJobsVerb::Ls { filter, limit, cursor } => {
+            RemoteJobsVerb::Ls { filter, sort, reverse, limit, cursor } => {
                 let filter = url_encode(&bulk::join_filter_words(&filter));
                 let cursor = cursor.map(|cursor| format!("&cursor={}", url_encode(&cursor))).unwrap_or_default();
-                print_jobs(out, &server.get_list(&format!("/jobs?filter={filter}&limit={limit}{cursor}"), "jobs")?)
+                let sort = sort.map(|sort| format!("&sort={sort}&reverse={reverse}")).unwrap_or_default();
+                let path = format!("/jobs?filter={filter}&limit={limit}{sort}{cursor}");
+                print_jobs(out, &server.get_list(&path, "jobs")?)
             }
             RemoteJobsVerb::Get { id } => out.print_json(&server.get(&job_path(id))?),
             RemoteJobsVerb::Why { id } => {

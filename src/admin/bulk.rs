@@ -143,6 +143,7 @@ impl Jobs<'_> {
     /// # }
     /// ```
     pub async fn count_up_to(self, filter: &Filter, scanned_max: u64) -> Result<BulkCount> {
+        let filter = &Filter { order: None, reverse: false, ..filter.clone() };
         let indexed = Filter { queue: filter.queue.clone(), state: filter.state, ..Filter::default() };
         if *filter == (Filter { limit: filter.limit, with_details: filter.with_details, ..indexed }) {
             let counts = self.duly.queues().counts().await?.into_iter();
@@ -324,7 +325,8 @@ impl<'p> BulkOperation<'p> {
     /// Returns the filter with defaults: a cancel selects unfinished jobs, a reschedule selects done and cancelled jobs
     /// only if requested.
     fn effective_filter(&self) -> Filter {
-        let mut filter = Filter { cursor: None, with_details: false, ..self.filter.clone() };
+        let mut filter =
+            Filter { order: None, reverse: false, cursor: None, with_details: false, ..self.filter.clone() };
         let state = filter.state;
         let mut exclude = |states: &[State]| filter.not.extend(states.iter().map(|state| FilterTerm::State(*state)));
         match (&self.change, state) {

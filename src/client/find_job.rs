@@ -2,7 +2,7 @@
 
 use crate::client::{Duly, Jobs};
 use crate::error::{ConflictKind, Error, Result};
-use crate::job::filter::Matcher;
+use crate::job::filter::{JobOrder, Matcher};
 use crate::job::{IdPart, JobId, JobRecord};
 use crate::store::{DEFAULT_PAGE_SIZE, Filter, ID_SCAN_MAX, JobPage, JobStore, PAGE_SIZE_MAX};
 
@@ -78,6 +78,10 @@ impl Jobs<'_> {
 impl Duly {
     /// Returns a page of jobs. If few jobs have the id of the filter, only those are read.
     pub(crate) async fn list_page(&self, filter: Filter) -> Result<JobPage> {
+        if filter.order.is_some() && self.store.capabilities().admin.is_none() {
+            let (store, advice) = (self.store.name(), "list the jobs unsorted");
+            return Err(Error::Unsupported { store, capability: "sorted lists", advice });
+        }
         let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
         let Some(part) = filter.id.filter(|_| filter.cursor.is_none()) else {
             return self.store.list(filter).await;
@@ -111,6 +115,19 @@ impl Duly {
             }
             page.jobs.push(record);
         }
+        sort_by_order(&mut page.jobs, &filter);
         Ok(page)
+    }
+}
+
+/// Sorts jobs in the order of the filter, and leaves out those that do not have it.
+fn sort_by_order(jobs: &mut Vec<JobRecord>, filter: &Filter) {
+    let Some(order) = filter.order else {
+        return;
+    };
+    jobs.retain(|record| order.states().contains(&record.state));
+    jobs.sort_by_key(|record| if order == JobOrder::Due { record.due } else { record.ended.unwrap_or(record.due) });
+    if (order == JobOrder::End) != filter.reverse {
+        jobs.reverse();
     }
 }

@@ -54,6 +54,7 @@ impl Duly {
         if let Some(queue) = &filter.queue {
             check_name("queue", queue)?;
         }
+        filter.check_order()?;
         Ok(filter.clone().resolve_times(self.store.now()))
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 #[doc(hidden)]
 pub use self::depth::nesting_depth;
-pub use self::filter::{FilterTerm, FilterTime};
+pub use self::filter::{FilterTerm, FilterTime, JobOrder};
 pub use self::id::{IdPart, JobId};
 use self::json::result_as_json;
 pub(crate) use self::json::{args_as_json, as_millis};

@@ -28,6 +28,7 @@ mod queues;
 mod settle;
 #[cfg(feature = "compat")]
 mod sidekiq_exceptions;
+mod sort;
 mod test_store;
 mod totals;
 mod transfer;
@@ -242,6 +243,9 @@ contract! {
         counts_are_by_queue_and_state
         nodes_are_listed_with_their_state
         expired_node_is_listed_again_after_a_heartbeat;
+    sort:
+        ended_jobs_are_sorted_across_queues
+        scheduled_jobs_are_sorted_across_queues;
     find_ids:
         job_is_found_by_the_beginning_or_end_of_its_id
         part_of_an_id_names_one_job_or_none;

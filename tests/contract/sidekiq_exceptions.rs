@@ -21,12 +21,17 @@ const RUNS: &str = "an entry has only its failures, without start, duration and 
 const COMPLETIONS: &str = "only duly notifies of completions: waits poll instead";
 const JOB_INDEX: &str = "Sidekiq's sets are ordered by time only: a filter scans them";
 
+const SORTED: &str =
+    "done, dead and scheduled jobs of Sidekiq are in sets of their own: lists go through them one by one";
+
 const DEFERRED: &str = "a job without a handler in duly may be meant for Ruby: it stays in its queue";
 
 const POLLS: &str = "Ruby pushes without a wake, so an idle node looks every 100 ms anyway";
 
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
+    ("ended_jobs_are_sorted_across_queues", SORTED),
+    ("scheduled_jobs_are_sorted_across_queues", SORTED),
     ("node_that_fills_up_passes_a_near_due_time_on", POLLS),
     ("node_that_stops_waiting_passes_a_near_due_time_on", POLLS),
     ("pushed_job_keeps_every_field", PRIORITIES_AND_KEYS),

@@ -47,6 +47,24 @@ fn bulk_change_counts_and_asks_for_confirmation() {
 }
 
 #[test]
+fn lists_are_sorted_across_queues() {
+    let sandbox = Sandbox::new();
+    let push = |queue: &str, delay: &str| sandbox.push(&["mail", "--queue", queue, "--in", delay]);
+    let ids = [push("a", "1h"), push("b", "2h"), push("a", "3h")];
+    let listed = |options: &[&str]| {
+        let args = [&["jobs", "ls", "--json", "--sort", "due"], options].concat();
+        let jobs = sandbox.run(&args).ok().json()["jobs"].take();
+        let jobs = jobs.as_array().expect("jobs").iter().map(|job| job["id"].as_str().expect("an id").to_owned());
+        jobs.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ids);
+    assert_eq!(listed(&["--reverse", "--limit", "2"]), [ids[2].clone(), ids[1].clone()]);
+    sandbox.run(&["jobs", "ls", "--reverse"]).failed(2, "--sort");
+    sandbox.run(&["jobs", "ls", "state:ready", "--sort", "end"]).failed(2, "ready jobs have no end");
+    sandbox.run(&["jobs", "ls", "--sort", "size"]).failed(2, "use end or due");
+}
+
+#[test]
 fn job_is_named_by_part_of_its_id() {
     let sandbox = Sandbox::new();
     let ids = ["0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c11", "0198f7a1-5a3c-7c1e-9b0e-6f1f6f0c7c12"];
@@ -93,6 +111,8 @@ fn dead_jobs_are_retried_by_group() {
     sandbox.run(&["work", "--until-empty"]).ok();
     let groups = sandbox.run(&["dead", "ls", "--json"]).ok().json();
     assert_eq!((&groups[0]["kind"], &groups[0]["count"]), (&"command".into(), &2.into()));
+    let dead = sandbox.run(&["jobs", "ls", "state:dead", "--sort", "end"]).ok().out;
+    assert!(dead.contains("ERROR") && dead.lines().filter(|line| line.contains("no user 7")).count() == 2, "{dead}");
     let group = groups[0]["id"].as_str().expect("a group").to_owned();
     let out = sandbox.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
     assert!(out.contains("2 jobs would be retried"), "{out}");

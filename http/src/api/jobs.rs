@@ -22,6 +22,7 @@ use crate::views::{CancelResponse, JobList, JobView, WhyView};
 use duly::Error;
 use duly::Filter;
 use duly::admin::{CancelResult, JobEdit, Why};
+use duly::job::JobOrder;
 use duly::{JobId, JobRecord, Priority};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -34,12 +35,35 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(cancel))
 }
 
+/// The order of a list.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum SortParam {
+    End,
+    Due,
+}
+
+impl SortParam {
+    fn order(self) -> JobOrder {
+        match self {
+            SortParam::End => JobOrder::End,
+            SortParam::Due => JobOrder::Due,
+        }
+    }
+}
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct JobListParams {
     /// The jobs, as a filter: `state:dead kind:mail args.to:ada since:1h`. All if absent.
     filter: Option<String>,
+    /// Sorts the jobs of all queues: done, dead and cancelled jobs by `end`, the last one first; scheduled jobs by `due`, the
+    /// next one first. Without it, jobs come queue by queue.
+    #[param(inline)]
+    sort: Option<SortParam>,
+    /// Turns the order around.
+    reverse: Option<bool>,
     /// The page size (50, at most 200).
     limit: Option<usize>,
     /// The cursor of the page: `next` of the previous one.
@@ -53,11 +77,18 @@ async fn list(
     identity: Identity,
     QueryParams(params): QueryParams<JobListParams>,
 ) -> Result<(HeaderMap, axum::Json<JobList>)> {
-    let JobListParams { filter, limit, cursor } = params;
-    let query = [("filter", filter.clone()), ("limit", limit.map(|limit| limit.to_string()))];
+    let JobListParams { filter, sort, reverse, limit, cursor } = params;
+    let order = sort.map(SortParam::order);
+    let query = [
+        ("filter", filter.clone()),
+        ("sort", order.map(|order| order.to_string())),
+        ("reverse", reverse.map(|reverse| reverse.to_string())),
+        ("limit", limit.map(|limit| limit.to_string())),
+    ];
     let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| parameter_error("filter", error))?;
     identity.require_for_filter(&filter)?;
     (filter.limit, filter.cursor) = (page_size(limit)?, cursor);
+    (filter.order, filter.reverse) = (order, reverse.unwrap_or(false));
     let page = app.duly.jobs().list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next_cursor.as_deref());
     Ok((headers, axum::Json(JobList::new(page, &identity))))

@@ -12,7 +12,7 @@ use super::{PageResult, render, render_with_status};
 use crate::problem::Result;
 use crate::server::{App, AppState};
 use duly::Filter;
-use duly::job::IdPart;
+use duly::job::{IdPart, JobOrder};
 use duly::{ConflictKind, Error, JobId, JobRecord, State as JobState};
 
 /// The page size.
@@ -73,6 +73,22 @@ pub(super) struct JobTable {
     pub selectable: bool,
     /// The header of the time column.
     pub time_header: &'static str,
+    /// The address of the list sorted by that column, the other way around if it is sorted; empty if it cannot be.
+    pub sort_url: String,
+    /// How the list is sorted by that column, for `aria-sort`.
+    pub sorted: &'static str,
+}
+
+impl JobTable {
+    /// Returns the options of a list in this order; the header of its time column leads to `sort_url`.
+    pub(super) fn new(selectable: bool, sort: ListSort, sort_url: String) -> JobTable {
+        let time_header = match sort.order {
+            Some(JobOrder::End) => "Ended",
+            Some(JobOrder::Due) => "Due",
+            _ => "When",
+        };
+        JobTable { selectable, time_header, sort_url, sorted: sort.direction() }
+    }
 }
 
 struct Chip {
@@ -147,6 +163,61 @@ pub(super) struct JobsParams {
     q: String,
     #[serde(default)]
     cursor: String,
+    /// `end` or `due`; `none` for the order of the queues.
+    #[serde(default)]
+    sort: String,
+    /// Not empty: the other way around.
+    #[serde(default)]
+    reverse: String,
+}
+
+/// The order of a list, from its address and its filter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct ListSort {
+    pub order: Option<JobOrder>,
+    pub is_reversed: bool,
+}
+
+impl ListSort {
+    /// Lists of dead and scheduled jobs are sorted unless the address says otherwise.
+    fn new(app: &App, params: &JobsParams, filter: &Filter) -> duly::Result<ListSort> {
+        let order = match params.sort.as_str() {
+            "none" => None,
+            "" if !app.duly.supports("admin") => None,
+            "" => match filter.state {
+                Some(JobState::Dead) => Some(JobOrder::End),
+                Some(JobState::Scheduled) => Some(JobOrder::Due),
+                _ => None,
+            },
+            name => Some(name.parse()?),
+        };
+        Ok(ListSort { order, is_reversed: order.is_some() && !params.reverse.is_empty() })
+    }
+
+    /// Returns the parameters of the address of this order.
+    pub(super) fn parameters(self) -> String {
+        let order = self.order.map_or("none", JobOrder::as_str);
+        format!("sort={order}{}", if self.is_reversed { "&reverse=1" } else { "" })
+    }
+
+    /// Returns the order to which the header of the time column leads; `None` if jobs of this state have none.
+    fn next(self, state: Option<JobState>) -> Option<ListSort> {
+        let order = match state {
+            None => JobOrder::End,
+            Some(state) => JobOrder::ALL.into_iter().find(|order| order.states().contains(&state))?,
+        };
+        let is_reversed = self.order == Some(order) && !self.is_reversed;
+        Some(ListSort { order: Some(order), is_reversed })
+    }
+
+    /// Returns the value of `aria-sort`.
+    pub(super) fn direction(self) -> &'static str {
+        match self.order {
+            None => "none",
+            Some(order) if (order == JobOrder::End) == self.is_reversed => "ascending",
+            Some(_) => "descending",
+        }
+    }
 }
 
 /// `GET /jobs?q=FILTER`
@@ -167,7 +238,16 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
     };
     let chips = chips(&layout, &filter, error.is_empty());
     let bulk = bulk_buttons(&layout, filter.state);
-    let first = format!("/jobs?q={}", display::url_encode(&params.q));
+    let (sort, error) = match ListSort::new(&app, &params, &filter) {
+        Ok(sort) => (sort, error),
+        Err(wrong) => (ListSort { order: None, is_reversed: false }, wrong.to_string()),
+    };
+    let list_url = format!("/jobs?q={}", display::url_encode(&params.q));
+    let is_default = params.sort.is_empty() && params.reverse.is_empty();
+    let first = if is_default { list_url.clone() } else { format!("{list_url}&{}", sort.parameters()) };
+    let sort_url = sort.next(filter.state).filter(|_| app.duly.supports("admin"));
+    let sort_url = sort_url.map(|next| format!("{list_url}&{}", next.parameters())).unwrap_or_default();
+    let table = JobTable::new(!bulk.is_empty(), sort, sort_url);
     let mut view = JobsPage {
         q: params.q,
         id_query: display::url_encode(&id_query),
@@ -177,7 +257,7 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
         next: String::new(),
         first,
         is_empty: layout.counts.is_empty(),
-        table: JobTable { selectable: !bulk.is_empty(), time_header: "When" },
+        table,
         bulk,
         error,
         layout,
@@ -186,7 +266,12 @@ pub(super) async fn list(State(app): AppState, Query(params): Query<JobsParams>,
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
     }
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = match app.duly.jobs().list(filter.limit(PAGE_SIZE).cursor(cursor).with_details()).await {
+    let found = match app
+        .duly
+        .jobs()
+        .list(filter.limit(PAGE_SIZE).cursor(cursor).order(sort.order).reverse(sort.is_reversed).with_details())
+        .await
+    {
         Ok(found) => found,
         // An invalid cursor or queue name: shown next to the filter.
         Err(error @ Error::Invalid { .. }) => {

@@ -6,14 +6,14 @@ use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
-use super::jobs::{JobRow, JobTable};
+use super::jobs::{JobRow, JobTable, ListSort};
 use super::layout::Layout;
 use super::{PageResult, display, render};
 use crate::server::AppState;
 use crate::views::unix_micros;
 use duly::Filter;
 use duly::State as JobState;
-use duly::job::FilterTime;
+use duly::job::{FilterTime, JobOrder};
 
 /// The page size.
 const PAGE_SIZE: usize = 50;
@@ -49,6 +49,9 @@ struct Bar {
 pub(super) struct ScheduledParams {
     #[serde(default)]
     cursor: String,
+    /// Not empty: the last one first.
+    #[serde(default)]
+    reverse: String,
 }
 
 /// `GET /scheduled`
@@ -58,12 +61,23 @@ pub(super) async fn show(State(app): AppState, Query(params): Query<ScheduledPar
     let hour = all.clone().until(FilterTime::In(Duration::from_secs(3_600))).limit(HISTOGRAM_JOBS_MAX);
     let soon = app.duly.jobs().list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
+    let order = app.duly.supports("admin").then_some(JobOrder::Due);
+    let sort = ListSort { order, is_reversed: order.is_some() && !params.reverse.is_empty() };
+    let all = all.order(sort.order).reverse(sort.is_reversed);
     let found = app.duly.jobs().list(all.limit(PAGE_SIZE).cursor(cursor).with_details()).await?;
+    let reverse = if sort.is_reversed { "&reverse=1" } else { "" };
     let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
     let rows = found.jobs.iter().map(|record| JobRow::new(&layout, record)).collect();
-    let next =
-        found.next_cursor.map(|next| format!("/scheduled?cursor={}", display::url_encode(&next))).unwrap_or_default();
-    let table = JobTable { selectable: layout.can_operate(), time_header: "Due" };
+    let next = found
+        .next_cursor
+        .map(|next| format!("/scheduled?cursor={}{reverse}", display::url_encode(&next)))
+        .unwrap_or_default();
+    let sort_url = match (sort.order, sort.is_reversed) {
+        (None, _) => "",
+        (Some(_), false) => "/scheduled?reverse=1",
+        (Some(_), true) => "/scheduled",
+    };
+    let table = JobTable::new(layout.can_operate(), sort, sort_url.to_owned());
     let (in_hour, more) = (soon.jobs.len(), soon.next_cursor.is_some());
     render(&ScheduledPage { bars: bars(&dues), in_hour, more, q: "state:scheduled", rows, next, table, layout })
 }

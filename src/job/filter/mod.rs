@@ -3,9 +3,11 @@
 
 mod format;
 mod matches;
+mod order;
 mod parse;
 
 pub(crate) use crate::job::filter::matches::Matcher;
+pub use crate::job::filter::order::JobOrder;
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -63,6 +65,10 @@ pub struct Filter {
     pub until: Option<FilterTime>,
     /// Conditions that the job must not meet.
     pub not: Vec<FilterTerm>,
+    /// The order across all queues. Without one, jobs come queue by queue and state by state.
+    pub order: Option<JobOrder>,
+    /// Turns the order around.
+    pub reverse: bool,
     /// Maximum jobs per page; 0 means 50.
     pub limit: usize,
     /// The cursor of the previous page.
@@ -393,8 +399,8 @@ impl Filter {
     /// ```
     #[must_use]
     pub fn is_all(&self) -> bool {
-        let Filter { limit, cursor, with_details, .. } = self;
-        *self == Filter { limit: *limit, cursor: cursor.clone(), with_details: *with_details, ..Filter::default() }
+        let Filter { order, reverse, limit, cursor, with_details, .. } = self.clone();
+        *self == Filter { order, reverse, limit, cursor, with_details, ..Filter::default() }
     }
 }
 

@@ -275,6 +275,6 @@ impl Client<'_> {
             _ => after.cloned().unwrap_or_default(),
         };
         let number = if kind == "ready" { self.rng.i64(0..5) } else { random_state::moment(self.rng, self.now) };
-        args.add(kind).number(2).add(after).number(number).number(self.amount(1_000));
+        args.add(kind).number(2).add(after).number(number).number(self.amount(1_000)).number(self.rng.i64(0..2));
     }
 }

@@ -104,6 +104,21 @@ pub async fn list_pages_continue_at_the_cursor(site: Site) {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 7);
+    for (queue, after_ms) in [("a", 60_000), ("b", 120_000), ("a", 180_000)] {
+        site.post("/api/v1/jobs", json!({"kind": "later", "queue": queue, "after_ms": after_ms})).await;
+    }
+    let (mut path, mut dues) = ("/api/v1/jobs?sort=due&reverse=true&limit=2".to_owned(), Vec::new());
+    for _ in 0..3 {
+        let page = site.get(&path).await;
+        assert_eq!(page.status, 200, "{}", page.text());
+        dues.extend(page.json()["jobs"].as_array().expect("jobs").iter().map(|job| job["due_ms"].as_i64()));
+        match page.header("link") {
+            Some(link) => path = link.trim_start_matches('<').split('>').next().expect("a link").to_owned(),
+            None => break,
+        }
+    }
+    assert!(dues.len() == 3 && dues.is_sorted_by(|a, b| a > b), "{dues:?}");
+    assert_eq!(site.get("/api/v1/jobs?sort=end&filter=state:ready").await.pointer(), "/sort");
     let bad = site.get("/api/v1/jobs?filter=state:sleeping").await;
     assert_eq!((bad.status, bad.pointer().as_str()), (422, "filter"));
     assert_eq!(site.get("/api/v1/jobs?colour=red").await.pointer(), "colour");

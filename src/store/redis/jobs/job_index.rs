@@ -62,20 +62,20 @@ impl RedisIndexQuery {
         self.has_other_conditions || self.terms.len() > 1
     }
 
-    /// Builds the command that reads a page of at most `max` jobs.
+    /// Builds the command that reads a page of at most `max` jobs, of this state and in ascending or descending order.
     pub(crate) fn page_command(
         &self,
         store: &Redis,
         keys: &QueueKeys,
-        state: State,
+        (state, is_descending): (State, bool),
         (last, moment): (&[u8], Micros),
         (since, until): (Option<Micros>, Option<Micros>),
         max: usize,
     ) -> Cmd {
-        let (letter, is_dead) = if state == State::Dead { ('b', 1) } else { ('s', 0) };
+        let letter = if state == State::Dead { 'b' } else { 's' };
         let mut cmd = script::LIST_BY_INDEX.call(keys);
         let digits = |moment: Micros| format!("{:016}", moment.clamp(0, MOMENT_MAX));
-        cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(digits(moment));
+        cmd.arg(store.manual_now()).arg(u8::from(is_descending)).arg(last).arg(digits(moment));
         cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(max);
         if self.terms.is_empty() {
             cmd.arg(member_prefix(letter, ALL_DEAD_TERM));

@@ -10,6 +10,7 @@ use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::claim::{ScannedHeldJob, decode_held_jobs, scan_held};
 use crate::store::redis::jobs::job_index::RedisIndexQuery;
 use crate::store::redis::jobs::query::{StateDetail, build_record, get_from_queue, queue_counts};
+use crate::store::redis::jobs::sorted_list;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::peers::completions::JOB_ID_BYTES;
 use crate::store::redis::record;
@@ -23,28 +24,31 @@ const JOBS_PER_BATCH: usize = 200;
 /// Number of concurrent requests for the details of jobs.
 const DETAILS_AT_ONCE: usize = 50;
 /// The order in which states are listed.
-const STATE_ORDER: [State; 6] =
+pub(super) const STATE_ORDER: [State; 6] =
     [State::Running, State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
 
 /// The largest number in a cursor, the largest integer that scripts represent exactly.
-const EXACT_INTEGER_MAX: i64 = 1 << 53;
+pub(super) const EXACT_INTEGER_MAX: i64 = 1 << 53;
 
 /// The end of a page. Jobs that do not change state meanwhile appear exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct RedisListCursor {
-    queue: String,
+pub(super) struct RedisListCursor {
+    pub(super) queue: String,
     /// Index into `STATE_ORDER`.
-    state: usize,
+    pub(super) state: usize,
     /// Index of the ready list.
-    priority_list: usize,
+    pub(super) priority_list: usize,
     /// The last ticket or id; for running jobs the listed ids at the server's current cursor.
-    last_member: Vec<u8>,
+    pub(super) last_member: Vec<u8>,
     /// The position or score of that member; for running jobs the server's cursor.
-    position: i64,
+    pub(super) position: i64,
 }
 
 /// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
+    if let Some(order) = filter.order {
+        return sorted_list::list(store, filter, order).await;
+    }
     let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RedisListCursor::parse).transpose()?;
     let mut queues = store.queue_names("list").await?;
@@ -100,42 +104,65 @@ pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
 }
 
 /// The jobs of one request, each with the cursor after it; `None` for a stale ticket.
-type FoundJobs = Vec<(Option<JobRecord>, RedisListCursor)>;
+pub(super) type FoundJobs = Vec<(Option<JobRecord>, RedisListCursor)>;
 
 /// A list request: the filter, and the states and lists that can have matching jobs.
-struct RedisListQuery<'l> {
+pub(super) struct RedisListQuery<'l> {
     store: &'l Redis,
     matcher: Matcher,
     /// The only state that can have matching jobs.
-    state: Option<State>,
+    pub(super) state: Option<State>,
     /// The only ready list that can have matching jobs.
     priority_list: Option<usize>,
     group: Option<&'l str>,
     index: RedisIndexQuery,
+    /// The list has an order across queues, and whether that is the other way around than usual.
+    is_sorted: bool,
+    is_reversed: bool,
     /// Include runs, progress, log and result.
     with_details: bool,
 }
 
 impl<'l> RedisListQuery<'l> {
-    fn new(store: &'l Redis, filter: &'l Filter) -> Self {
+    pub(super) fn new(store: &'l Redis, filter: &'l Filter) -> Self {
         // The meta has the group, so the matcher need not check it.
         let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, store.now());
         let state = if filter.group.is_some() { filter.state.or(Some(State::Dead)) } else { filter.state };
         let priority_list = filter.priority.map(|priority| usize::from(record::priority_digit(priority) - b'0'));
         let (group, index) = (filter.group.as_deref(), RedisIndexQuery::from_filter(filter));
-        RedisListQuery { store, matcher, state, priority_list, group, index, with_details: filter.with_details }
+        RedisListQuery {
+            store,
+            matcher,
+            state,
+            priority_list,
+            group,
+            index,
+            is_sorted: filter.order.is_some(),
+            is_reversed: filter.reverse,
+            with_details: filter.with_details,
+        }
+    }
+
+    /// Returns the requested time: its start, and its exclusive end.
+    pub(super) fn time_range(&self) -> (Option<Micros>, Option<Micros>) {
+        self.matcher.time_range()
+    }
+
+    /// Returns whether jobs of a state are read from the index. It has dead jobs in the order of their end.
+    pub(super) fn uses_index(&self, state: State) -> bool {
+        self.index.can_answer(state, self.matcher.time_range()) || (self.is_sorted && state == State::Dead)
     }
 
     /// Returns whether more jobs of a state are read than match.
-    fn needs_filtering(&self, state: State) -> bool {
-        match self.index.can_answer(state, self.matcher.time_range()) {
+    pub(super) fn needs_filtering(&self, state: State) -> bool {
+        match self.uses_index(state) {
             true => self.index.needs_filtering(),
             false => self.matcher.has_job_conditions(),
         }
     }
 
     /// Returns the job if it matches.
-    fn filter_job(&self, mut record: JobRecord) -> Option<JobRecord> {
+    pub(super) fn filter_job(&self, mut record: JobRecord) -> Option<JobRecord> {
         let matches = self.matcher.matches(&record);
         if !self.with_details {
             record.set_runs(Vec::new());
@@ -144,7 +171,7 @@ impl<'l> RedisListQuery<'l> {
     }
 
     /// Reads a batch from a cursor on. Returns it with the cursor after it.
-    async fn read_jobs(
+    pub(super) async fn read_jobs(
         &self,
         cursor: &RedisListCursor,
         state: State,
@@ -161,7 +188,8 @@ impl<'l> RedisListQuery<'l> {
         let last_due = jobs.last().and_then(|(record, _)| record.as_ref()).map(|record| to_micros(record.due));
         let until = self.matcher.time_range().1;
         let same_state = next_cursor.state == cursor.state;
-        if state == State::Scheduled && same_state && last_due.zip(until).is_some_and(|(due, until)| due >= until) {
+        let is_in_order = state == State::Scheduled && !self.is_reversed;
+        if is_in_order && same_state && last_due.zip(until).is_some_and(|(due, until)| due >= until) {
             next_cursor.next_priority_list(state);
         }
         Ok((jobs, next_cursor))
@@ -230,8 +258,10 @@ impl<'l> RedisListQuery<'l> {
         max: usize,
     ) -> Result<ScriptReply> {
         let (store, range) = (self.store, self.matcher.time_range());
-        if self.index.can_answer(state, range) {
-            let cmd = self.index.page_command(store, keys, state, (&cursor.last_member, cursor.position), range, max);
+        if self.uses_index(state) {
+            let is_descending = (state == State::Dead) != self.is_reversed;
+            let last = (&cursor.last_member[..], cursor.position);
+            let cmd = self.index.page_command(store, keys, (state, is_descending), last, range, max);
             return store.run_script("list", ConnectionRole::Client, keys.slot, &script::LIST_BY_INDEX, &cmd).await;
         }
         let name = match state {
@@ -243,7 +273,7 @@ impl<'l> RedisListQuery<'l> {
         };
         let is_start = cursor.last_member.is_empty() && cursor.position == 0;
         let position = match (state, range.0, keep_range) {
-            (State::Scheduled, Some(since), _) if is_start => since.clamp(0, EXACT_INTEGER_MAX),
+            (State::Scheduled, Some(since), _) if is_start && !self.is_reversed => since.clamp(0, EXACT_INTEGER_MAX),
             (State::Done, _, Some((_, last))) if is_start => last,
             _ => cursor.position,
         };
@@ -253,30 +283,34 @@ impl<'l> RedisListQuery<'l> {
             .arg(cursor.priority_list)
             .arg(&cursor.last_member[..])
             .arg(position)
-            .arg(max);
+            .arg(max)
+            .arg(u8::from(self.is_reversed));
         store.run_script("list", ConnectionRole::Client, keys.slot, &script::LIST, &cmd).await
     }
 
     /// Returns the range of keep-until times of done jobs that ended in the requested time; `None` if all may match.
     async fn keep_range(&self, keys: &QueueKeys, state: State) -> Result<Option<(Micros, Micros)>> {
         let (since, until) = self.matcher.time_range();
-        if state != State::Done || (since.is_none() && until.is_none()) {
+        if self.is_sorted || state != State::Done || (since.is_none() && until.is_none()) {
             return Ok(None);
         }
-        let mut cmd = redis::cmd("HGET");
-        cmd.arg(&keys.conf).arg("done_retention");
-        let Value::BulkString(range_text) =
-            self.store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
-        else {
-            return Ok(None);
-        };
-        let Some((keep_min, keep_max)) = record::decode_keep_range(&range_text) else {
+        let Some((keep_min, keep_max)) = read_keep_range(self.store, keys).await? else {
             return Ok(None);
         };
         let from = since.map_or(0, |since| since.saturating_add(keep_min));
         // Excludes the upper bound: jobs that ended exactly then do not match.
         let until_max = until.map_or(EXACT_INTEGER_MAX, |until| until.saturating_add(keep_max).saturating_sub(1));
         Ok(Some((from, until_max.clamp(1, EXACT_INTEGER_MAX))))
+    }
+}
+
+/// Returns the shortest and the longest time for which done jobs of a queue are kept.
+pub(super) async fn read_keep_range(store: &Redis, keys: &QueueKeys) -> Result<Option<(Micros, Micros)>> {
+    let mut cmd = redis::cmd("HGET");
+    cmd.arg(&keys.conf).arg("done_retention");
+    match store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await? {
+        Value::BulkString(range_text) => Ok(record::decode_keep_range(&range_text)),
+        _ => Ok(None),
     }
 }
 

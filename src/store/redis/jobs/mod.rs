@@ -12,6 +12,7 @@ pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod remove_queue;
 pub(crate) mod settle;
+mod sorted_list;
 
 use std::sync::Arc;
 

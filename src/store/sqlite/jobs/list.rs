@@ -12,6 +12,7 @@ use crate::job::{Job, JobRecord, JobRun, State};
 use crate::store::sqlite::jobs::job_index;
 use crate::store::sqlite::jobs::query::{find_queue, read_record};
 use crate::store::sqlite::jobs::runs;
+use crate::store::sqlite::jobs::sorted_list;
 use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::rows::{
     JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, priority_code, read_integer, read_job, read_text,
@@ -23,7 +24,7 @@ use crate::store::{
 };
 
 /// The order in which states are listed.
-const STATE_ORDER: [State; 6] =
+pub(super) const STATE_ORDER: [State; 6] =
     [State::Running, State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
 
 /// The end of a read: its section and the keys of the last job.
@@ -70,6 +71,9 @@ type ScannedRow = (Job, i64, (i64, i64));
 
 /// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Sqlite, filter: &Filter) -> Result<JobPage> {
+    if let Some(order) = filter.order {
+        return sorted_list::list(store, filter, order).await;
+    }
     let limit = if filter.limit == 0 { DEFAULT_PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
     let mut from = filter.cursor.as_deref().map(RowCursor::parse).transpose()?;
     let (mut page, mut bytes, now) = (JobPage::default(), 0, store.clock.now_micros());
@@ -121,18 +125,18 @@ fn needs_no_index(filter: &Filter) -> bool {
     queue.is_none() && state.is_none() && since.is_none() && until.is_none() && words
 }
 
-struct RowScan<'l> {
-    conn: &'l Connection,
-    filter: &'l Filter,
-    matcher: Matcher,
-    limit: usize,
-    jobs: Vec<JobRecord>,
-    scanned: usize,
-    bytes: usize,
+pub(super) struct RowScan<'l> {
+    pub(super) conn: &'l Connection,
+    pub(super) filter: &'l Filter,
+    pub(super) matcher: Matcher,
+    pub(super) limit: usize,
+    pub(super) jobs: Vec<JobRecord>,
+    pub(super) scanned: usize,
+    pub(super) bytes: usize,
 }
 
 impl RowScan<'_> {
-    fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.jobs.len() >= self.limit || self.scanned >= LIST_BATCH_MAX || self.bytes >= LIST_BATCH_BYTES_MAX
     }
 
@@ -241,7 +245,7 @@ impl RowScan<'_> {
     }
 
     /// Returns the term that probably matches fewest jobs.
-    fn most_selective_term(&self) -> Option<RawText> {
+    pub(super) fn most_selective_term(&self) -> Option<RawText> {
         let Filter { group, tags, kind, .. } = self.filter;
         group
             .as_deref()
@@ -278,7 +282,7 @@ impl RowScan<'_> {
     }
 
     /// Keeps a job if it matches.
-    fn add_if_matching(&mut self, job: Job, job_no: i64, state: Option<State>) -> rusqlite::Result<()> {
+    pub(super) fn add_if_matching(&mut self, job: Job, job_no: i64, state: Option<State>) -> rusqlite::Result<()> {
         if !self.matcher.may_match(&job) {
             return Ok(());
         }
@@ -305,14 +309,18 @@ impl RowScan<'_> {
 }
 
 /// Returns the size of the parts of a record that can be large.
-fn record_bytes(record: &JobRecord) -> usize {
+pub(super) fn record_bytes(record: &JobRecord) -> usize {
     let log: usize = record.log.iter().map(|line| line.line.len()).sum();
     let runs: usize = record.runs.iter().map(JobRun::text_bytes).sum();
     record.job.args.len() + log + runs + record.result.as_ref().map_or(0, String::len)
 }
 
 /// Returns the sections that are not empty: index of the state, and queue.
-fn find_sections(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
+pub(super) fn find_sections(
+    conn: &Connection,
+    queue: Option<i64>,
+    state: Option<State>,
+) -> rusqlite::Result<Vec<(usize, i64)>> {
     let mut select = conn.prepare_cached(
         "SELECT queue_no, running, ready, scheduled, dead, cancelled, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
           ORDER BY queue_no",

@@ -17,6 +17,7 @@ pub(crate) mod query;
 pub(crate) mod remove_queue;
 pub(crate) mod runs;
 pub(crate) mod settle;
+mod sorted_list;
 pub(crate) mod state;
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 #!lua flags=no-writes
 -- list: reads a page of the jobs in one state, in their order. Running jobs are read by list_held.
 -- keys: conf job meta scheduled done dead cancelled ready[4] stale
--- args: now state priority last number max_jobs
---   state: scheduled, ready, done, dead or cancelled; priority: 0 to 3 of ready jobs; last, number: where the last page ended, or '' and 0
+-- args: now state priority last number max_jobs reversed
+--   state: scheduled, ready, done, dead or cancelled; priority: 0 to 3 of ready jobs; last, number: where the last page ended, or '' and 0;
+--   reversed: 1 for the other order of a sorted set: scheduled jobs in descending order of their scores, others in ascending order
 -- Returns { now, { ticket|id }, { number }, { record }, { meta }, how many there were }: not all if they are long. A number is a
 --   score, or a position in the list
 -- include read_time, check_format, read_records
@@ -21,7 +22,7 @@ if $state == 'ready' then
   end
 else
   local set = $state == 'scheduled' and @scheduled or $state == 'done' and @done or $state == 'dead' and @dead or @cancelled
-  local reverse, from = $state ~= 'scheduled', 0
+  local reverse, from = ($state == 'scheduled') == ($reversed == '1'), 0
   if last ~= '' or $number ~= '0' then
     local rank = redis.call(reverse and 'ZREVRANK' or 'ZRANK', set, last)
     local bounds = reverse and { '(' .. $number, '+inf' } or { '-inf', '(' .. $number }
