@@ -175,7 +175,6 @@ impl JobRecord {
     }
 }
 
-#[cfg(any(feature = "sqlite", feature = "redis"))]
 impl JobRecord {
     /// Sets the runs, and the failures among them.
     pub(crate) fn set_runs(&mut self, runs: Vec<JobRun>) {
@@ -193,6 +192,7 @@ impl JobRecord {
     }
 
     /// Returns the run that made the job done, if it is known, and all others.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
     pub(crate) fn split_runs(&self) -> (Option<&JobRun>, &[JobRun]) {
         match self.runs.split_last() {
             Some((last, others)) if self.state == State::Done && last.outcome == RunOutcome::Ack => {

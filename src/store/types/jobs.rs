@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::job::push::RESERVED_KIND_PREFIX;
-use crate::job::{Failure, Fence, HeldJob, JobId, JobRecord, JobRun, Outcome, RunOutcome, State};
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+use crate::job::{Failure, JobRun, RunOutcome};
+use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, State};
 use crate::node::NodeId;
 use crate::store::{Capacity, TransferMark};
 
