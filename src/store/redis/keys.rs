@@ -23,7 +23,7 @@ pub(crate) struct QueueKeys {
     pub(crate) job: String,
     /// Hash: id to changed state, for jobs that failed, crashed or were moved.
     pub(crate) meta: String,
-    /// Hash: id and number to one run; number 0 is the ack of a done job.
+    /// Hash: id and number to one run; the id alone to the ack of a done job.
     pub(crate) runs: String,
     /// Sorted set: tickets of scheduled jobs by due time.
     pub(crate) scheduled: String,

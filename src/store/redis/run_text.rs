@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{from_micros, micros};
 use crate::job::{JobRecord, JobRun, RunOutcome};
+use crate::node::NodeId;
 use crate::store::redis::record::{DELAY_MAX, clamp_moment};
 
 /// Encodes a run for the history; the script prepends the time.
@@ -42,12 +43,12 @@ pub(super) fn decode_run(text: &[u8]) -> Option<JobRun> {
     })
 }
 
-/// Encodes the run that makes a job done; the script prepends the node and a space.
-pub(super) fn encode_ack(started: SystemTime, duration: Duration, output: Option<&str>) -> String {
+/// Encodes the run that makes a job done.
+pub(super) fn encode_ack(node: NodeId, started: SystemTime, duration: Duration, output: Option<&str>) -> String {
     let (started, duration) = (clamp_moment(started), clamp_duration(duration));
     match output {
-        Some(output) => format!("{started} {duration} {output}"),
-        None => format!("{started} {duration}"),
+        Some(output) => format!("{node} {started} {duration} {output}"),
+        None => format!("{node} {started} {duration}"),
     }
 }
 
@@ -76,7 +77,6 @@ fn clamp_duration(duration: Duration) -> i64 {
 mod tests {
     use super::*;
     use crate::job::{State, tests::held_job};
-    use crate::node::NodeId;
     use proptest::prelude::*;
 
     fn run(outcome: RunOutcome, started: Option<i64>, error: Option<String>, output: Option<String>) -> JobRun {
@@ -98,7 +98,7 @@ mod tests {
             let record = JobRecord::new(held_job("mail").job, State::Done, done.ended, 6, 0);
             let record = JobRecord { ended: Some(done.ended), ..record };
             let (at, duration) = (done.started.expect("is set"), done.duration.expect("is set"));
-            let text = format!("{} {}", done.node, encode_ack(at, duration, done.output.as_deref()));
+            let text = encode_ack(done.node, at, duration, done.output.as_deref());
             prop_assert_eq!(decode_ack(text.as_bytes(), &record), Some(done));
         }
 

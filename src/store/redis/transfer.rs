@@ -117,7 +117,7 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
     let last_error = record.failures.last().map_or("", |failure| failure.error.as_str());
     let (group, description) = match record.state {
         State::Dead => settle::dead_group(&job.kind, last_error),
-        _ => (ack.map_or(String::new(), encode_ack_of_node), String::new()),
+        _ => (ack.map_or(String::new(), encode_ack), String::new()),
     };
     let fields = output_fields(record);
     cmd.arg(group).arg(description).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * fields.len());
@@ -130,9 +130,9 @@ fn append_job(cmd: &mut Cmd, record: &JobRecord, keep_dead: Micros) {
 }
 
 /// Encodes the run that made a job done, as settle stores it.
-fn encode_ack_of_node(run: &JobRun) -> String {
+fn encode_ack(run: &JobRun) -> String {
     let (started, duration) = (run.started.unwrap_or(run.ended), run.duration.unwrap_or_default());
-    format!("{} {}", run.node, run_text::encode_ack(started, duration, run.output.as_deref()))
+    run_text::encode_ack(run.node, started, duration, run.output.as_deref())
 }
 
 /// Returns the progress, log and result of a job as hash fields.

@@ -173,9 +173,10 @@ fn histories_fit(state: &State) -> Verdict {
     let whole = |id: &Vec<u8>| state.job.contains_key(id) && state.meta_of(id).is_some();
     none(state.meta.keys().filter(|id| !whole(id)), |id| format!("a meta of no job, or none: {}", shown(id)))?;
     let fits = |field: &Vec<u8>| {
-        let n: u32 = String::from_utf8_lossy(&field[16..]).parse().unwrap_or(u32::MAX / 2);
+        let suffix = String::from_utf8_lossy(&field[16..]);
+        let n: u32 = if suffix.is_empty() { 0 } else { suffix.parse().unwrap_or(u32::MAX / 2) };
         let is_kept = |meta: Meta| n <= meta.runs && n + HISTORY > meta.runs;
-        // Number 0 is the ack of a done job, which may have no meta.
+        // The ack of a done job has no number, and the job may have no meta.
         state.job.contains_key(&field[..16]) && (n == 0 || state.meta_of(&field[..16]).is_some_and(is_kept))
     };
     none(state.runs.keys().filter(|field| !fits(field)), |field| format!("a run of no job: {}", shown(field)))

@@ -207,7 +207,7 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, position: u8, fence: i64
         3 => {
             state.done.insert(id.clone(), moment(rng, NOW));
             if rng.bool() {
-                state.runs.insert([&id[..], b"0"].concat(), record_text::ack(&world.nodes[0]).into());
+                state.runs.insert(id.clone(), record_text::ack(&world.nodes[0]).into());
             }
         }
         5 => drop(state.cancelled.insert(id.clone(), moment(rng, NOW))),

@@ -38,7 +38,7 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     acks.extend(kept);
     args.add_all(acks.iter().map(|(id, _)| id));
     args.add_all(times);
-    args.add_all((0..kept_count).map(|_| if client.rng.bool() { "5 7" } else { "" }));
+    args.add_all((0..kept_count).map(|_| if client.rng.bool() { "n 5 7" } else { "" }));
     for same in acks.chunk_by(|(_, a), (_, b)| a == b) {
         args.number(same.len()).add(&same[0].1);
     }
@@ -126,7 +126,7 @@ fn settle_one(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args)
     let outcome = client.rng.u8(..7);
     match outcome {
         0 => args.add("a").number(0).add("").add("").add("").add("").number(0),
-        1 => args.add("k").number(time + 1).add("").add("").add("").add(if time > 0 { "5 7" } else { "" }).number(0),
+        1 => args.add("k").number(time + 1).add("").add("").add("").add(if time > 0 { "n 5 7" } else { "" }).number(0),
         2 => args.add("b").number(time).add(later).add(due).add(failed.counts()).add(run('b')).number(failed.runs),
         3 => {
             let counts = failed.counts();

@@ -359,7 +359,7 @@ async fn add_acks(store: &Redis, keys: &QueueKeys, jobs: &mut FoundJobs) -> Resu
     let mut cmd = redis::cmd("HMGET");
     cmd.arg(&keys.runs);
     for record in &done {
-        cmd.arg(run_field(record.job.id, 0));
+        cmd.arg(record.job.id.as_bytes());
     }
     let Value::Array(acks) = store.servers.send_idempotent("list", ConnectionRole::Client, keys.slot, &cmd).await?
     else {

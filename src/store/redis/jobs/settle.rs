@@ -85,7 +85,7 @@ async fn settle_acks(
         cmd.arg(span_micros(end.keep));
     }
     for end in kept {
-        cmd.arg(encode_ack(end));
+        cmd.arg(encode_ack(node, end));
     }
     // Jobs of one claim have the same held value and are mostly adjacent.
     let all: Vec<_> = acks().map(|end| (end.fence(), held_flag(end))).collect();
@@ -115,10 +115,10 @@ async fn send_settle(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd
     store.run_script("settle", ConnectionRole::Worker, keys.slot, script, cmd).await?.remaining_ids()
 }
 
-/// Encodes the run of an ack without its node; empty if it is not recorded.
-fn encode_ack(end: &AttemptEnd) -> String {
+/// Encodes the run of an ack; empty if it is not recorded.
+fn encode_ack(node: NodeId, end: &AttemptEnd) -> String {
     let duration = end.timing.map(|timing| timing.duration).unwrap_or_default();
-    end.started.map_or(String::new(), |started| run_text::encode_ack(started, duration, end.output.as_deref()))
+    end.started.map_or(String::new(), |started| run_text::encode_ack(node, started, duration, end.output.as_deref()))
 }
 
 fn settle_command(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
@@ -200,7 +200,7 @@ fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
         Outcome::Ack => {
             let kept = !end.keep.is_zero();
             cmd.arg(if kept { "k" } else { "a" }).arg(if kept { span_micros(end.keep) } else { 0 });
-            cmd.arg("").arg("").arg("").arg(if kept { encode_ack(end) } else { String::new() }).arg(0);
+            cmd.arg("").arg("").arg("").arg(if kept { encode_ack(node, end) } else { String::new() }).arg(0);
         }
         Outcome::Bury { .. } => {
             cmd.arg("b").arg(span_micros(end.keep)).arg(later(1)).arg(&due).arg(failed.encode_counts());

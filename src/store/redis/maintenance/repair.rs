@@ -5,7 +5,7 @@ use crate::job::JobId;
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::job_invariants::ObservedJob;
-use crate::store::redis::maintenance::verify::{check_counters, inspect_job, observe_queue};
+use crate::store::redis::maintenance::verify::{check_counters, inspect_job, observe_queue, run_suffix};
 use crate::store::redis::maintenance::{verify_counts, verify_cron};
 use crate::store::redis::{Redis, script};
 
@@ -59,7 +59,7 @@ async fn try_repair_job(store: &Redis, keys: &QueueKeys, id: JobId, observed: &O
     // Without a record, runs belong to no job; without a meta, only the ack of a done job does.
     let is_lost = |number: u32| observed.head.is_none() || (observed.meta.is_none() && number > 0);
     for number in observed.run_numbers.iter().filter(|number| is_lost(**number)) {
-        cmd.arg(format!("#{number}"));
+        cmd.arg(format!("#{}", run_suffix(*number)));
     }
     Ok(store.run_script("repair", ConnectionRole::Client, keys.slot, &script::REPAIR_JOB, &cmd).await?.text()?
         == "repaired")

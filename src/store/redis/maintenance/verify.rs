@@ -152,7 +152,8 @@ async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) 
     })
     .await?;
     scan_pairs(store, keys, "HSCAN", &keys.runs, ENTRIES_PER_BATCH, |field, _| {
-        let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
+        let suffix = field.get(16..).and_then(|suffix| std::str::from_utf8(suffix).ok());
+        let number = suffix.and_then(|suffix| if suffix.is_empty() { Some(0) } else { suffix.parse().ok() });
         if let (Some(observed), Some(number)) = (observed_job_mut(all, &field), number)
             && !observed.run_numbers.contains(&number)
         {
@@ -297,12 +298,17 @@ pub(crate) async fn inspect_job(
     Ok(observed)
 }
 
+/// Returns the end of the field of a run: its number, or nothing for the ack of a done job, which counts as number 0.
+pub(crate) fn run_suffix(number: u32) -> String {
+    if number == 0 { String::new() } else { number.to_string() }
+}
+
 /// Returns which of these runs still exist: a removed job's runs are removed with it.
 async fn remaining_runs(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -> Result<Vec<u32>> {
     let mut remaining = Vec::new();
     for number in numbers {
         let mut cmd = redis::cmd("HEXISTS");
-        cmd.arg(&keys.runs).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
+        cmd.arg(&keys.runs).arg([id.as_bytes(), run_suffix(*number).as_bytes()].concat());
         if store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await? == Value::Int(1) {
             remaining.push(*number);
         }

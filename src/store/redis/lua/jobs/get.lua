@@ -37,5 +37,5 @@ return {
   progress[2] or '',
   progress[3] or '',
   lines,
-  redis.call('HGET', @runs, id .. 0) or '',
+  redis.call('HGET', @runs, id) or '',
 }

@@ -5,8 +5,7 @@
 -- args: now channel node remember plain_count kept_count ending_bytes outcome_codes counter_count counters...
 --   remember: the age of remembered ids; ending_bytes: bytes of args of all these jobs; outcome_codes: see subtract_lost
 --   counters: counter and how often; then the ids of plain acks; those of kept acks; how long each of these is kept; then
---   the run of each of these|'', without its node; then how many of all these jobs are held under one value, and the value, until
---   all are named
+--   the run of each of these|''; then how many of all these jobs are held under one value, and the value, until all are named
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, split_by_holder
 local first = &counters + 2 * $counter_count

@@ -6,7 +6,7 @@
 --   counters: counter and how often; then 12 for each outcome: id, held value, outcome, time, ticket of the schedule|'', due|'',
 --   counts, run|'', its number, unique key|'', then group, result or deferred kind|'', then kind and error of the group, or
 --   when a deferred job was due before|''
--- The run of a k has the number 0 and lacks its node.
+-- The run of a k has no number.
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release). Its time is how long the job is kept or waits.
 -- Returns { now, id of each job that was not held }
 -- include read_time, to_digits, parse_int, increment_field, record_fields, complete_ticket, index_terms, index_members

@@ -3,7 +3,7 @@
 local function drop_runs(ids, metas)
   local FIELDS_MAX, fields = 4000, {}
   for i, id in ipairs(ids) do
-    fields[#fields + 1] = id .. 0
+    fields[#fields + 1] = id
     local last = metas[i] and read_count(metas[i], 53) or 0
     for n = math.max(1, last - RUNS_MAX + 1), last do
       fields[#fields + 1] = id .. n

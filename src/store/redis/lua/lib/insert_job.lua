@@ -37,7 +37,7 @@ local function insert_job(at, has_stale, times)
   elseif state == 'd' then
     redis.call('ZADD', @done, time, id)
     if ARGV[at + 8] ~= '' then
-      redis.call('HSET', @runs, id .. 0, ARGV[at + 8])
+      redis.call('HSET', @runs, id, ARGV[at + 8])
     end
     times[#times + 1] = tonumber(ARGV[at + 10])
   elseif state == 'c' then

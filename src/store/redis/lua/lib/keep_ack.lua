@@ -2,8 +2,8 @@
 -- needs: to_digits, run_limits, add_run
 local ACK_FIELDS = '^(' .. ('.'):rep(36) .. ') (%d+) (%d+) ?(.*)$'
 local function keep_ack(id, n, attempt)
-  local node, started, duration, output = (redis.call('HGET', @runs, id .. 0) or ''):match(ACK_FIELDS)
-  redis.call('HDEL', @runs, id .. 0)
+  local node, started, duration, output = (redis.call('HGET', @runs, id) or ''):match(ACK_FIELDS)
+  redis.call('HDEL', @runs, id)
   if not node then
     return false
   end

@@ -1,2 +1,2 @@
--- run_limits: the newest runs of a job are kept, one field of runs each: the id and a number from 1. Number 0 is the ack of a done job.
+-- run_limits: the newest runs of a job are kept, one field of runs each: the id and a number from 1. The ack of a done job has the id alone.
 local RUNS_MAX = 50

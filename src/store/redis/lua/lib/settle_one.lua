@@ -4,8 +4,8 @@
 local function settle_one(at, released, times)
   local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), complete_ticket(ARGV[at + 4])
   local due, counts, run, unique_key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
-  if run ~= '' then
-    add_run(id, tonumber(ARGV[at + 8]), outcome == 'k' and $node .. ' ' .. run or to_digits(now) .. run)
+  if run ~= '' and outcome ~= 'k' then
+    add_run(id, tonumber(ARGV[at + 8]), to_digits(now) .. run)
   end
   local meta = (due ~= '' and due or to_digits(now + time)) .. to_digits(now) .. counts
   if outcome == 'b' then
@@ -25,6 +25,9 @@ local function settle_one(at, released, times)
     redis.call('SADD', choose_removed(tonumber($remember)), id)
   elseif outcome == 'k' then
     store_result(id, ARGV[at + 10])
+    if run ~= '' then
+      redis.call('HSET', @runs, id, run)
+    end
     redis.call('ZADD', @done, now + time, id)
     times[#times + 1] = time
   elseif outcome == 'b' then

@@ -40,7 +40,7 @@ local function split_by_holder(first, plain_count, kept_count)
         kept[#kept + 1], times[#times + 1] = id, time
         done[#done + 1], done[#done + 2] = now + time, id
         if run ~= '' then
-          acks[#acks + 1], acks[#acks + 2] = id .. 0, $node .. ' ' .. run
+          acks[#acks + 1], acks[#acks + 2] = id, run
         end
       end
     end
