@@ -3,12 +3,13 @@
 use redis::Value;
 
 use crate::clock::{Micros, to_micros};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::jobs::claim::{ScannedHeldJob, decode_held_jobs, scan_held};
 use crate::store::redis::jobs::job_index::RedisIndexQuery;
+use crate::store::redis::jobs::list_cursor::{EXACT_INTEGER_MAX, RedisListCursor, invalid_cursor};
 use crate::store::redis::jobs::query::{StateDetail, build_record, get_from_queue, queue_counts};
 use crate::store::redis::jobs::sorted_list;
 use crate::store::redis::keys::QueueKeys;
@@ -26,23 +27,6 @@ const DETAILS_AT_ONCE: usize = 50;
 /// The order in which states are listed.
 pub(super) const STATE_ORDER: [State; 6] =
     [State::Running, State::Ready, State::Scheduled, State::Dead, State::Cancelled, State::Done];
-
-/// The largest number in a cursor, the largest integer that scripts represent exactly.
-pub(super) const EXACT_INTEGER_MAX: i64 = 1 << 53;
-
-/// The end of a page. Jobs that do not change state meanwhile appear exactly once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RedisListCursor {
-    pub(super) queue: String,
-    /// Index into `STATE_ORDER`.
-    pub(super) state: usize,
-    /// Index of the ready list.
-    pub(super) priority_list: usize,
-    /// The last ticket or id; for running jobs the listed ids at the server's current cursor.
-    pub(super) last_member: Vec<u8>,
-    /// The position or score of that member; for running jobs the server's cursor.
-    pub(super) position: i64,
-}
 
 /// Implements `JobStore::list`.
 pub(crate) async fn list(store: &Redis, filter: &Filter) -> Result<JobPage> {
@@ -434,10 +418,6 @@ async fn read_running(
     Ok((jobs, next_cursor))
 }
 
-fn invalid_cursor() -> Error {
-    Error::invalid("cursor", "is not from a list of jobs; use `next_cursor` of the previous page")
-}
-
 /// Parses a cursor of the server, which is a position in its hash table.
 fn parse_server_cursor(digits: &[u8]) -> i64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
@@ -447,72 +427,4 @@ fn running_record(found: ScannedHeldJob) -> JobRecord {
     let ScannedHeldJob { node, held, cancelling } = found;
     let record = JobRecord::new(held.job, State::Running, held.due, held.attempts, held.crashes);
     JobRecord { node: Some(node), fence: Some(held.fence), cancelling, ..record }
-}
-
-impl RedisListCursor {
-    fn next_state(&mut self) {
-        let queue = std::mem::take(&mut self.queue);
-        *self = RedisListCursor { queue, state: self.state + 1, ..RedisListCursor::default() };
-    }
-
-    fn next_priority_list(&mut self, state: State) {
-        if state != State::Ready || self.priority_list == 3 {
-            return self.next_state();
-        }
-        let queue = std::mem::take(&mut self.queue);
-        *self = RedisListCursor {
-            queue,
-            state: self.state,
-            priority_list: self.priority_list + 1,
-            ..RedisListCursor::default()
-        };
-    }
-
-    /// Encodes the cursor as text that is readable in logs and needs no escaping in a URL.
-    fn encode(&self) -> String {
-        let last_member: String = self.last_member.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}.{}.{}.{last_member}.{}", self.state, self.priority_list, self.position, self.queue)
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let [state, priority_list, position, last_member, queue] = text.splitn(5, '.').collect::<Vec<_>>()[..] else {
-            return Err(invalid_cursor());
-        };
-        if !last_member.is_ascii() || last_member.len() % 2 != 0 {
-            return Err(invalid_cursor());
-        }
-        let byte =
-            |cursor: usize| u8::from_str_radix(&last_member[cursor..cursor + 2], 16).map_err(|_| invalid_cursor());
-        let cursor = RedisListCursor {
-            queue: queue.to_owned(),
-            state: state.parse().map_err(|_| invalid_cursor())?,
-            priority_list: priority_list.parse().map_err(|_| invalid_cursor())?,
-            last_member: (0..last_member.len()).step_by(2).map(byte).collect::<Result<_>>()?,
-            position: position.parse().map_err(|_| invalid_cursor())?,
-        };
-        if cursor.priority_list > 3 || cursor.queue.is_empty() || !(0..=EXACT_INTEGER_MAX).contains(&cursor.position) {
-            return Err(invalid_cursor());
-        }
-        Ok(cursor)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn parsing_any_text_does_not_panic(text in ".*") {
-            let _ = RedisListCursor::parse(&text);
-        }
-
-        #[test]
-        fn cursors_round_trip_as_text(queue in "[a-z.:/-]{1,20}", state in 0usize..5, priority_list in 0usize..4, position in 0..=EXACT_INTEGER_MAX,
-                                      last_member in proptest::collection::vec(any::<u8>(), 0..20)) {
-            let cursor = RedisListCursor { queue, state, priority_list, last_member, position };
-            prop_assert_eq!(RedisListCursor::parse(&cursor.encode()).expect("its own text"), cursor);
-        }
-    }
 }

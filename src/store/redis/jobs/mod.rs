@@ -7,6 +7,7 @@ pub(crate) mod edit;
 pub(crate) mod find_ids;
 pub(crate) mod job_index;
 pub(crate) mod list;
+mod list_cursor;
 pub(crate) mod progress;
 pub(crate) mod push;
 pub(crate) mod query;

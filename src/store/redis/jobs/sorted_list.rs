@@ -15,9 +15,8 @@ use crate::job::filter::JobOrder;
 use crate::job::{JobId, JobRecord, State};
 use crate::store::redis::Redis;
 use crate::store::redis::conn::ConnectionRole;
-use crate::store::redis::jobs::list::{
-    EXACT_INTEGER_MAX, RedisListCursor, RedisListQuery, STATE_ORDER, read_keep_range,
-};
+use crate::store::redis::jobs::list::{RedisListQuery, STATE_ORDER, read_keep_range};
+use crate::store::redis::jobs::list_cursor::{EXACT_INTEGER_MAX, RedisListCursor};
 use crate::store::{DEFAULT_PAGE_SIZE, Filter, JobPage, LIST_EXAMINED_MAX, PAGE_SIZE_MAX};
 
 /// Number of concurrent requests.
