@@ -5,17 +5,22 @@
 
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::error::Category;
 use ureq::http::{Response, StatusCode, header};
 
 use crate::exit::{self, CliError};
 
+/// The token, because other users can see command lines.
+pub(crate) const TOKEN_ENV: &str = "DULY_TOKEN";
 /// The longest time for one response; a longer wait sends another request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 /// The largest response body.
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// A connection to one server.
+/// A client of one server. Clones share its connections.
+#[derive(Clone)]
 pub(crate) struct ApiClient {
     agent: ureq::Agent,
     url: String,
@@ -35,13 +40,13 @@ impl ApiClient {
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(RESPONSE_TIMEOUT));
         // A redirected POST becomes a GET of another page, so redirects are errors.
         let config = config.max_redirects(0).build();
-        let bearer = std::env::var("DULY_TOKEN").ok().filter(|token| !token.is_empty());
+        let bearer = std::env::var(TOKEN_ENV).ok().filter(|token| !token.is_empty());
         let bearer = bearer.map(|token| format!("Bearer {token}"));
         Ok(ApiClient { agent: config.new_agent(), url: url.to_owned(), bearer })
     }
 
     /// Returns the URL without credentials.
-    fn display_url(&self) -> String {
+    pub(crate) fn display_url(&self) -> String {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
@@ -51,26 +56,52 @@ impl ApiClient {
         format!("{scheme}://{host}{path}")
     }
 
-    pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.request("GET", path, None)
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.request("GET", path, None).await
     }
 
-    /// Sends a GET; the response must contain a list with this name.
-    pub(crate) fn get_list(&self, path: &str, name: &str) -> anyhow::Result<Value> {
-        let response = self.get(path)?;
-        match response[name].is_array() {
-            true => Ok(response),
-            false => Err(self.unexpected_response_error(&format!("its response has no {name}"))),
+    /// Sends a request without a body.
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.request("POST", path, None).await
+    }
+
+    /// Sends a request and returns the body; a refusal becomes an error with its reason.
+    pub(crate) async fn request<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<String>,
+    ) -> anyhow::Result<T> {
+        let text = self.exchange(method, path, body).await?;
+        serde_json::from_str(&text).map_err(|error| {
+            let reason = match error.classify() {
+                Category::Data => "its response is another one than expected",
+                _ => "its response is not JSON",
+            };
+            self.unexpected_response_error(&format!("{reason}: {error}"))
+        })
+    }
+
+    /// Sends a request whose response has no body.
+    pub(crate) async fn send(&self, method: &'static str, path: &str, body: Option<String>) -> anyhow::Result<()> {
+        match &*self.exchange(method, path, body).await? {
+            "" => Ok(()),
+            _ => Err(self.unexpected_response_error("its response has a body")),
         }
     }
 
-    /// Sends a request and returns the body, `null` if it is empty; a refusal becomes an error with its reason.
-    pub(crate) fn request(&self, method: &str, path: &str, body: Option<&str>) -> anyhow::Result<Value> {
+    /// Returns the text of a successful response. A thread waits for it.
+    async fn exchange(&self, method: &'static str, path: &str, body: Option<String>) -> anyhow::Result<String> {
+        let (client, path) = (self.clone(), path.to_owned());
+        tokio::task::spawn_blocking(move || client.exchange_blocking(method, &path, body)).await?
+    }
+
+    fn exchange_blocking(&self, method: &str, path: &str, body: Option<String>) -> anyhow::Result<String> {
         let mut request = ureq::http::Request::builder().method(method).uri(format!("{}/api/v1{path}", self.url));
         if let Some(bearer) = &self.bearer {
             request = request.header("Authorization", bearer);
         }
-        let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default().to_owned())?;
+        let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default())?;
         let mut response = self.agent.run(request).map_err(|error| self.unreachable_error(error))?;
         if response.status().is_redirection() {
             return Err(self.redirect_error(&response));
@@ -79,30 +110,55 @@ impl ApiClient {
         let text = body.read_to_string().map_err(|error| self.unreachable_error(error))?;
         let status = response.status();
         if status.is_success() {
-            return self.parse_body(status, content_type(&response), &text);
+            return self.check_body(status, content_type(&response), text);
         }
-        let problem: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Err(self.refusal_error(status, &text))
+    }
+
+    /// Builds the error for a response that refuses the request.
+    fn refusal_error(&self, status: StatusCode, text: &str) -> anyhow::Error {
+        let problem: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         let detail = problem["detail"].as_str().unwrap_or("the server gave no reason").to_owned();
+        if status == StatusCode::UNAUTHORIZED {
+            return CliError::new(exit::FAILURE, self.token_hint());
+        }
         // The lines below the first show the given text, with a mark below its wrong part.
         let (first, marked_lines) = detail.split_at(detail.find('\n').unwrap_or(detail.len()));
         let status = status.as_u16();
-        Err(CliError::new(exit_code_for_status(status), format!("{first} ({status}){marked_lines}")))
+        CliError::new(exit_code_for_status(status), format!("{first} ({status}){marked_lines}"))
     }
 
-    /// Parses a successful response: JSON, or nothing if the status is 202 or 204.
-    fn parse_body(&self, status: StatusCode, content_type: &str, text: &str) -> anyhow::Result<Value> {
-        if text.is_empty() && matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            return Ok(Value::Null);
+    /// Says how to get a token.
+    fn token_hint(&self) -> String {
+        let (url, advice) = (self.display_url(), format!("put it into {TOKEN_ENV}"));
+        let create = "create one where the store is, with `duly token create NAME --role operator`";
+        match self.bearer {
+            None => format!("missing token: the server at {url} needs one; {create}, and {advice}"),
+            Some(_) => format!(
+                "the server at {url} does not accept the token in {TOKEN_ENV}: it is unknown, removed or expired; {create}, and {advice}"
+            ),
+        }
+    }
+
+    /// Returns the text of a successful response: JSON, or nothing if the status is 204.
+    fn check_body(&self, status: StatusCode, content_type: &str, text: String) -> anyhow::Result<String> {
+        match (text.is_empty(), status) {
+            (true, StatusCode::NO_CONTENT) => return Ok(text),
+            (true, _) => {
+                let reason = format!("it responds {} without content", status.as_u16());
+                return Err(self.unexpected_response_error(&reason));
+            }
+            (false, _) => {}
         }
         let kind = content_type.split(';').next().unwrap_or_default().trim();
-        if !kind.eq_ignore_ascii_case("application/json") {
-            let kind = if kind.is_empty() { "content of no type" } else { kind };
-            return Err(
-                self.unexpected_response_error(&format!("it responds {} with {kind}, not with JSON", status.as_u16()))
-            );
+        match kind.eq_ignore_ascii_case("application/json") {
+            true => Ok(text),
+            false => {
+                let kind = if kind.is_empty() { "content of no type" } else { kind };
+                let reason = format!("it responds {} with {kind}, not with JSON", status.as_u16());
+                Err(self.unexpected_response_error(&reason))
+            }
         }
-        serde_json::from_str(text)
-            .map_err(|error| self.unexpected_response_error(&format!("its response is not JSON: {error}")))
     }
 
     /// Builds the error for a missing or incomplete response.

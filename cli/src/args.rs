@@ -7,13 +7,9 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::output::Format;
 use crate::{call, child, cron, dead, demo, jobs, lock, nodes, push, queues, stats, transfer, work};
 
-const AFTER_HELP: &str = "\
-Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
-Settings come from flags, then the environment, then duly.toml, then defaults.";
-
 /// Durable jobs that run on time, kept in a SQLite file without a server, or on Redis or Valkey
 #[derive(Debug, Parser)]
-#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = false)]
+#[command(name = "duly", version, subcommand_required = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -30,12 +26,12 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
 
-    /// Use the `duly serve` at this URL instead of a store: push, jobs, queues and stats (see `duly --server URL --help`);
-    /// the token is read from DULY_TOKEN
+    /// Use the `duly serve` at this URL, such as http://127.0.0.1:7711, instead of a store; the token is read from
+    /// DULY_TOKEN
     #[arg(long, global = true, value_name = "URL")]
-    server: Option<String>,
+    pub(crate) server: Option<String>,
 
-    /// The output format: tables for people, json or ndjson for scripts
+    /// The output format: tables for people, json or ndjson (the JSON of the HTTP API) for scripts
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     output: Format,
 
@@ -112,6 +108,7 @@ pub(crate) enum Verb {
     Work(work::WorkArgs),
     #[command(subcommand)]
     Jobs(jobs::JobsVerb),
+    Logs(crate::job_logs::LogsArgs),
     #[command(subcommand)]
     Queues(queues::QueuesVerb),
     #[command(subcommand)]
@@ -126,6 +123,7 @@ pub(crate) enum Verb {
     Move(transfer::MoveArgs),
     Serve(crate::serve::ServeArgs),
     Up(crate::serve::UpArgs),
+    Open(crate::open::OpenArgs),
     #[command(subcommand)]
     Token(crate::token::TokenVerb),
     /// Print the description of the HTTP API (OpenAPI)
@@ -148,4 +146,23 @@ pub(crate) enum Verb {
     GuardChildren,
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorkerArgs),
+}
+
+impl Verb {
+    /// Returns the name of a verb that needs a store and cannot use a server.
+    pub(crate) fn store_only_name(&self) -> Option<&'static str> {
+        match self {
+            Verb::Work(_) => Some("work"),
+            Verb::Lock(lock) if lock.acquires() => Some("holding a lock for a command"),
+            Verb::Move(_) => Some("move"),
+            Verb::Serve(_) => Some("serve"),
+            Verb::Up(_) => Some("up"),
+            Verb::Verify(_) => Some("verify"),
+            Verb::Backup(_) => Some("backup"),
+            Verb::Sql(_) => Some("sql"),
+            Verb::Doctor(_) => Some("doctor"),
+            Verb::Demo(_) => Some("demo"),
+            _ => None,
+        }
+    }
 }

@@ -6,6 +6,8 @@ use duly::admin::{AuditEntry, AuditOutcome};
 use duly::lock::LockOwner;
 use duly::{Duly, Error, Filter, Result};
 
+/// The action of a call to other nodes.
+pub(crate) const CALL_ACTION: &str = "calls.run";
 /// The file with the names of users.
 const USERS_FILE: &str = "/etc/passwd";
 /// How long a store that does not reply may delay the end of an action.
@@ -82,7 +84,7 @@ pub(crate) async fn record_call<T>(duly: &Duly, target: &str, result: Result<T>)
         result => outcome_of(result),
     };
     if let Some(outcome) = outcome {
-        add(duly, AuditEntry::new(&actor(), "calls.run", outcome).target(target.to_owned())).await;
+        add(duly, AuditEntry::new(&actor(), CALL_ACTION, outcome).target(target.to_owned())).await;
     }
     result
 }

@@ -1,12 +1,13 @@
 //! Selects jobs by ids or by a filter, and changes all jobs of a filter: count, confirm, apply.
 
 use clap::Args;
-use duly::admin::{AuditOutcome, BulkOperation, BulkReport};
+use duly::admin::BulkReport;
 use duly::job::IdPart;
-use duly::{Duly, Filter, JobId, JobRecord};
+use duly::{Filter, JobId};
+use duly_http::views::{Action, JobView};
 
 use crate::Setup;
-use crate::audit::BulkAction;
+use crate::backend::{Backend, BulkEnd, BulkTarget};
 use crate::escape::escape_text;
 use crate::events::short_id;
 use crate::exit::{self, CliError};
@@ -79,20 +80,11 @@ pub(crate) fn check_id(word: &str) -> Result<String, String> {
     word.parse::<IdPart>().map(|_| word.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Finds the job with this id, or with this beginning or end of its id.
-pub(crate) async fn find_id(duly: &Duly, word: &str) -> anyhow::Result<JobId> {
-    // A job that has moved here from Sidekiq is found by its jid there.
-    match (duly.jobs().find_id(word).await, duly::compat::id_of_jid(word)) {
-        (Err(duly::Error::NotFound { .. }), Some(id)) => Ok(id),
-        (found, _) => Ok(found?),
-    }
-}
-
 /// Finds the jobs with these ids or parts of ids, all or none. Each job comes once.
-pub(crate) async fn find_ids(duly: &Duly, words: &[String]) -> anyhow::Result<Vec<JobId>> {
+pub(crate) async fn find_ids(backend: &Backend, words: &[String]) -> anyhow::Result<Vec<JobId>> {
     let mut ids = Vec::new();
     for word in words {
-        let id = find_id(duly, word).await?;
+        let id = backend.find_id(word).await?;
         if !ids.contains(&id) {
             ids.push(id);
         }
@@ -102,14 +94,19 @@ pub(crate) async fn find_ids(duly: &Duly, words: &[String]) -> anyhow::Result<Ve
 
 /// Asks before these jobs are removed, by name: a part of an id may be that of another job than the one that was meant.
 /// A single job named by its whole id needs no question.
-pub(crate) async fn confirm_removal(setup: &Setup, duly: &Duly, words: &[String], ids: &[JobId]) -> anyhow::Result<()> {
-    let is_exact = words.iter().all(|word| duly.jobs().parse_id(word).is_ok());
-    if setup.yes || (is_exact && ids.len() == 1) {
+pub(crate) async fn confirm_removal(
+    setup: &Setup,
+    backend: &Backend,
+    words: &[String],
+    ids: &[JobId],
+) -> anyhow::Result<()> {
+    let is_whole = |word: &String| word.parse::<JobId>().is_ok() || duly::compat::id_of_jid(word).is_some();
+    if setup.yes || (words.iter().all(is_whole) && ids.len() == 1) {
         return Ok(());
     }
     let mut names = Vec::new();
     for id in ids.iter().take(NAMED_JOBS_MAX) {
-        names.extend(duly.jobs().get(*id).await?.as_ref().map(describe_job));
+        names.extend(backend.find_job(*id).await?.as_ref().map(describe_job));
     }
     let question = match (&names[..], ids.len()) {
         ([name], 1) => format!("Remove {name}?"),
@@ -126,12 +123,8 @@ pub(crate) async fn confirm_removal(setup: &Setup, duly: &Duly, words: &[String]
 }
 
 /// Names a job for people: kind, end of the id, queue and state.
-pub(crate) fn describe_job(record: &JobRecord) -> String {
-    name_job(record.job.id, &record.job.kind, &record.job.queue, record.state.as_str())
-}
-
-pub(crate) fn name_job(id: JobId, kind: &str, queue: &str, state: &str) -> String {
-    format!("job {kind} …{} in queue {queue} ({state})", short_id(id))
+fn describe_job(job: &JobView) -> String {
+    format!("job {} …{} in queue {} ({})", job.kind, short_id(&job.id), job.queue, job.state)
 }
 
 /// Parses a filter from command-line words; restores the quotes that the shell removed.
@@ -158,17 +151,14 @@ fn quote_word(word: &str) -> String {
 }
 
 /// Counts the jobs, asks for confirmation, applies the change and prints a report.
-///
-/// `verb` is for the question (`Remove`), `done` for the report (`removed`).
 pub(crate) async fn confirm_and_run(
     setup: &Setup,
-    action: BulkAction<'_>,
-    bulk: BulkOperation<'_>,
-    verb: &str,
-    done: &str,
+    backend: &Backend,
+    target: BulkTarget,
     dry_run: bool,
 ) -> anyhow::Result<()> {
-    let count = bulk.dry_run().await?;
+    let (verb, done) = words_of(&target);
+    let count = backend.count_jobs(&target).await?;
     let jobs = match count.is_complete {
         true => pluralize(count.matching, "job", "jobs"),
         false => format!("{} or more jobs", count.matching),
@@ -183,52 +173,65 @@ pub(crate) async fn confirm_and_run(
     if count.matching > 0 && !setup.yes && !input::confirm(&question)? {
         return Err(CliError::new(exit::FAILURE, format!("nothing was {done}")));
     }
-    // Jobs may change even if this process is killed.
-    action.record(AuditOutcome::Started, None).await;
     let out = setup.out;
-    let result =
-        bulk.on_progress(move |so_far| out.print_hint(&format!("{done} so far: {}", so_far.applied))).run().await;
-    match &result {
-        Ok(report) => action.record(AuditOutcome::Done, Some(report.applied)).await,
-        Err(_) => action.record(AuditOutcome::Unknown, None).await,
-    }
-    let report = result?;
-    print_report(setup, &report, done)
+    let progress = move |so_far: u64| out.print_hint(&format!("{done} so far: {so_far}"));
+    let end = backend.change_jobs(&target, progress).await?;
+    print_report(setup, &end, done)
 }
 
-fn print_report(setup: &Setup, report: &BulkReport, done: &str) -> anyhow::Result<()> {
-    let failed = report.skipped_running + report.skipped_moving + report.skipped_unique + report.failed;
-    if setup.out.is_json() {
-        setup.out.print_json(report)?;
-    } else {
-        setup.out.print_line(&format!("{} {done}", pluralize(report.applied, "job", "jobs")))?;
-        let reasons = [
-            (report.skipped_running, "running"),
-            (report.skipped_moving, "their queue is moving to another store"),
-            (report.skipped_unique, "another job has their unique key now"),
-            (report.skipped_changed, "their state has changed meanwhile"),
-            (report.failed, "failed"),
-        ];
-        for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
-            setup.out.print_message(&format!("{count} skipped: {reason}"));
-        }
-        for (id, error) in &report.errors {
-            setup.out.print_message(&format!("job {id}: {}", crate::escape::escape_text(error)));
-        }
+/// Returns the verb of the question (`Remove`), and of the report (`removed`).
+fn words_of(target: &BulkTarget) -> (&'static str, &'static str) {
+    match target {
+        BulkTarget::Queue(_) | BulkTarget::Filter(Action::Remove, _) => ("Remove", "removed"),
+        BulkTarget::Filter(Action::Cancel, _) => ("Cancel", "cancelled"),
+        BulkTarget::Filter(..) => ("Retry", "retried"),
     }
-    if report.has_more {
+}
+
+fn print_report(setup: &Setup, end: &BulkEnd, done: &str) -> anyhow::Result<()> {
+    let operation = &end.operation;
+    if setup.out.is_json() {
+        setup.out.print_json(operation)?;
+    } else {
+        setup.out.print_line(&format!("{} {done}", pluralize(operation.done, "job", "jobs")))?;
+    }
+    let failed = match &end.report {
+        Some(report) => {
+            print_skipped(setup, report);
+            // A job that changed before its turn is not a failure.
+            report.skipped_running + report.skipped_moving + report.skipped_unique + report.failed
+        }
+        None if operation.skipped > 0 => {
+            let jobs = pluralize(operation.skipped, "job was", "jobs were");
+            setup.out.print_message(&format!("{jobs} skipped: running, moving, changed meanwhile, or not changeable"));
+            operation.skipped
+        }
+        None => 0,
+    };
+    if operation.has_more {
         setup.out.print_message("there may be more: run it again");
     }
-    // A job that changed before its turn is not a failure.
     match failed {
         0 => Ok(()),
         _ => Err(CliError::new(exit::CONFLICT, format!("{} could not be {done}", pluralize(failed, "job", "jobs")))),
     }
 }
 
-/// Returns the operation that makes all jobs of a filter due now.
-pub(crate) fn retry_all(duly: &Duly, filter: Filter) -> BulkOperation<'static> {
-    duly.jobs().reschedule_all(filter, duly::job::Due::Now)
+/// Prints why jobs of a store were skipped.
+fn print_skipped(setup: &Setup, report: &BulkReport) {
+    let reasons = [
+        (report.skipped_running, "running"),
+        (report.skipped_moving, "their queue is moving to another store"),
+        (report.skipped_unique, "another job has their unique key now"),
+        (report.skipped_changed, "their state has changed meanwhile"),
+        (report.failed, "failed"),
+    ];
+    for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
+        setup.out.print_message(&format!("{count} skipped: {reason}"));
+    }
+    for (id, error) in &report.errors {
+        setup.out.print_message(&format!("job {id}: {}", crate::escape::escape_text(error)));
+    }
 }
 
 #[cfg(test)]

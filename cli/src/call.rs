@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use clap::Args;
+use duly::Error;
 use duly::bounds::MESSAGE_BYTES_MAX;
-use duly::{Duly, Error, NodeId};
-use serde::Serialize;
+use duly_http::views::{CallReplies, ReplyView};
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::Setup;
+use crate::backend::{Backend, CallRequest, CallTarget};
 use crate::escape::escape_json;
 use crate::exit::{self, CliError};
-use crate::output::{Format, Output};
-use crate::{audit, input, nodes, store};
+use crate::output::{Format, Output, pluralize};
+use crate::{audit, input, nodes};
 
 /// Built-in methods that change nothing: their calls are not recorded.
 const READ_ONLY: [&str; 3] = ["duly.ping", "duly.stats", "duly.jobs"];
@@ -60,42 +61,31 @@ pub(crate) struct CallArgs {
 
 pub(crate) async fn run(verb: CallArgs, setup: &Setup) -> anyhow::Result<()> {
     let args = verb.read_args()?;
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     let out = &setup.out;
-    let (call, target) = verb.build_call(&duly, &args).await?;
-    let audited = AuditedCall { duly: &duly, target: (!READ_ONLY.contains(&&*verb.method)).then_some(target) };
-    let hinted = |error| with_hint(error, &verb.method);
+    let (target, nodes) = verb.find_target(&backend).await?;
+    let is_audited = !READ_ONLY.contains(&&*verb.method);
+    let request = CallRequest {
+        method: &verb.method,
+        args: &args,
+        target,
+        timeout: Some(verb.timeout),
+        audit: is_audited.then(|| (audit::CALL_ACTION.to_owned(), format!("{} on {nodes}", verb.method))),
+    };
     if verb.no_reply {
-        let sent = audited.record(call.send().await).await.map_err(hinted)?;
+        let sent = request.send_without_reply(backend.require_store("call --no-reply")?).await?;
         return if out.is_json() {
             out.print_json(&json!({"sent": sent}))
         } else {
-            out.print_message(&format!("sent to {sent} {}", if sent == 1 { "node" } else { "nodes" }));
+            out.print_message(&format!("sent to {}", pluralize(sent, "node", "nodes")));
             Ok(())
         };
     }
     if verb.all {
-        return call_all(call, audited, &verb.method, out).await;
+        return call_all(&backend, &request, out).await;
     }
-    let value: Box<RawValue> = audited.record(call.reply().await).await.map_err(hinted)?;
+    let value = backend.call_one(&request).await?;
     out.print_line(&escape_json(value.get(), out.format != Format::Json))
-}
-
-/// A call for the audit log.
-struct AuditedCall<'d> {
-    duly: &'d Duly,
-    /// The method and its nodes; `None` if the method changes nothing.
-    target: Option<String>,
-}
-
-impl AuditedCall<'_> {
-    /// Records the call, and returns its result.
-    async fn record<T>(&self, result: duly::Result<T>) -> duly::Result<T> {
-        match &self.target {
-            Some(target) => audit::record_call(self.duly, target, result).await,
-            None => result,
-        }
-    }
 }
 
 impl CallArgs {
@@ -112,19 +102,19 @@ impl CallArgs {
         })
     }
 
-    /// Returns the call, and its method and nodes for the audit log.
-    async fn build_call(&self, duly: &Duly, args: &RawValue) -> anyhow::Result<(duly::call::Call, String)> {
-        let call = duly.call(&self.method, &args).timeout(self.timeout);
-        let (call, nodes) = match (&self.node, &self.connection) {
+    /// Returns the nodes of the call, and their description.
+    async fn find_target(&self, backend: &Backend) -> anyhow::Result<(CallTarget, String)> {
+        Ok(match (&self.node, &self.connection) {
             (Some(node), _) => {
-                let node = nodes::find_node(duly, node).await?;
-                (call.node(node), format!("node {node}"))
+                let node = nodes::find_node(backend, node).await?;
+                (CallTarget::Node(node), format!("node {node}"))
             }
-            (None, Some(connection)) => (call.connection(connection), format!("connection {connection}")),
-            (None, None) if self.all => (call.all(), "all nodes".to_owned()),
-            (None, None) => (call.any(), "any node".to_owned()),
-        };
-        Ok((call, format!("{} on {nodes}", self.method)))
+            (None, Some(connection)) => {
+                (CallTarget::Connection(connection.clone()), format!("connection {connection}"))
+            }
+            (None, None) if self.all => (CallTarget::All, "all nodes".to_owned()),
+            (None, None) => (CallTarget::Any, "any node".to_owned()),
+        })
     }
 }
 
@@ -151,78 +141,43 @@ struct ReplyCounts {
     without_method: usize,
 }
 
-async fn call_all(call: duly::call::Call, audited: AuditedCall<'_>, method: &str, out: &Output) -> anyhow::Result<()> {
-    // This process is a node, too, while it waits for replies.
-    let own_node = audited.duly.node_id()?;
-    let replies = audited.record(call.replies::<Box<RawValue>>().await).await;
-    let mut replies = replies.map_err(|error| with_hint(error, method))?;
+async fn call_all(backend: &Backend, request: &CallRequest<'_>, out: &Output) -> anyhow::Result<()> {
     let mut counts = ReplyCounts::default();
-    let mut results = Vec::new();
-    while let Some(reply) = replies.next().await {
-        if reply.node == Some(own_node) {
-            continue;
-        }
-        match &reply.result {
-            Ok(_) => counts.replied += 1,
-            Err(Error::NotFound { what: "method", .. }) => {
+    let mut replies = Vec::new();
+    let on_reply = |reply: ReplyView| {
+        match (&reply.value, reply.code.as_deref()) {
+            (Some(_), _) => counts.replied += 1,
+            (None, Some("not_found")) => {
                 counts.without_method += 1;
-                continue;
+                return Ok(());
             }
-            Err(Error::Timeout { .. }) => counts.timed_out += 1,
-            Err(_) => counts.failed += 1,
+            (None, Some("timeout")) => counts.timed_out += 1,
+            (None, _) => counts.failed += 1,
         }
-        match out.format {
-            Format::Ndjson => out.print_json(&ReplyOutput::new(reply.node, &reply.result))?,
-            _ => results.push((reply.node, reply.result)),
+        if out.format == Format::Ndjson {
+            out.print_json(&reply)?;
+        } else {
+            replies.push(reply);
         }
-    }
+        Ok(())
+    };
+    backend.call_all(request, on_reply).await?;
     match out.format {
+        Format::Json => out.print_json(&CallReplies::from(replies))?,
         Format::Ndjson => {}
-        Format::Table | Format::Wide if results.is_empty() => {}
-        Format::Json => {
-            out.print_json(&results.iter().map(|(node, result)| ReplyOutput::new(*node, result)).collect::<Vec<_>>())?
-        }
-        Format::Table | Format::Wide => {
-            let rows = results.iter().map(|(node, result)| {
-                let node = node.map_or("?".to_owned(), |node| node.to_string());
-                [node, result.as_ref().map_or_else(format_error, |value| value.get().to_owned())]
+        _ if replies.is_empty() => {}
+        _ => {
+            let rows = replies.into_iter().map(|reply| {
+                let result = match (reply.value, reply.error) {
+                    (Some(value), _) => value.get().to_owned(),
+                    (None, error) => format!("error: {}", error.unwrap_or_default()),
+                };
+                [reply.node.unwrap_or_else(|| "?".to_owned()), result]
             });
             out.print_table(["NODE", "RESULT"], rows.collect())?;
         }
     }
-    counts.check(method, out)
-}
-
-/// Formats an error without method and node, which the row already shows.
-fn format_error(error: &Error) -> String {
-    match error {
-        Error::Remote { reason, .. } => format!("error: {reason}"),
-        error => format!("error: {error}"),
-    }
-}
-
-/// One node's reply for scripts: either a value or an error.
-#[derive(Serialize)]
-struct ReplyOutput<'a> {
-    node: Option<NodeId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ReplyError>,
-}
-
-#[derive(Serialize)]
-struct ReplyError {
-    code: &'static str,
-    message: String,
-}
-
-impl<'a> ReplyOutput<'a> {
-    fn new(node: Option<NodeId>, result: &'a duly::Result<Box<RawValue>>) -> Self {
-        let value = result.as_ref().ok().map(|value| &**value);
-        let error = result.as_ref().err().map(|error| ReplyError { code: error.code(), message: error.to_string() });
-        ReplyOutput { node, value, error }
-    }
+    counts.check(request.method, out)
 }
 
 impl ReplyCounts {
@@ -233,7 +188,8 @@ impl ReplyCounts {
             return Err(with_hint(Error::not_found("node with the method", method), method));
         }
         if without_method > 0 {
-            out.print_message(&format!("{without_method} more nodes do not have the method {method}"));
+            let nodes = pluralize(without_method as u64, "more node does", "more nodes do");
+            out.print_message(&format!("{nodes} not have the method {method}"));
         }
         match (failed, timed_out) {
             (0, 0) => Ok(()),

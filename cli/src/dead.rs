@@ -1,13 +1,14 @@
 //! `duly dead`: lists, retries and removes dead jobs, grouped by kind and error.
 
 use clap::Subcommand;
-use duly::{Duly, Filter, State};
+use duly::{Filter, State};
+use duly_http::views::{Action, GroupView};
 
-use crate::audit::BulkAction;
+use crate::backend::{Backend, BulkTarget};
 use crate::bulk::{self, JobSelection, JobSelector};
 use crate::exit::{self, CliError};
-use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::output::{Column, ColumnArgs, List};
+use crate::{Setup, time};
 
 /// List dead jobs by kind and error; retry and remove them
 #[derive(Debug, Subcommand)]
@@ -17,6 +18,8 @@ pub(crate) enum DeadVerb {
         /// Only this queue
         #[arg(long, value_name = "NAME")]
         queue: Option<String>,
+        #[command(flatten)]
+        columns: ColumnArgs,
     },
     /// Start dead jobs over, selected by group, id or filter
     Retry {
@@ -30,38 +33,47 @@ pub(crate) enum DeadVerb {
     },
 }
 
+/// The columns of `ls`.
+const COLUMNS: &[Column<GroupView>] = &[
+    Column::new("GROUP", |group| group.id.clone()),
+    Column::new("QUEUE", |group| group.queue.clone()),
+    Column::new("KIND", |group| group.kind.clone()),
+    Column::new("JOBS", |group| group.count.to_string()),
+    Column::new("OLDEST", |group| time::format_relative(time::from_millis(group.oldest_ms))),
+    Column::new("NEWEST", |group| time::format_relative(time::from_millis(group.newest_ms))),
+    Column::new("ERROR", |group| group.error.clone()),
+];
+
 pub(crate) async fn run(verb: DeadVerb, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
-    match verb {
-        DeadVerb::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
-        DeadVerb::Retry { selector } => {
-            for filter in select_filters(&duly, &selector).await? {
-                let action = BulkAction::on_filter(&duly, "jobs.retry", &filter);
-                let retry = bulk::retry_all(&duly, filter);
-                bulk::confirm_and_run(setup, action, retry, "Retry", "retried", selector.is_dry_run()).await?;
-            }
-            Ok(())
+    let backend = Backend::open_existing(setup).await?;
+    let (action, selector) = match verb {
+        DeadVerb::Ls { queue, columns } => {
+            let list = backend.dead_groups(queue.as_deref()).await?;
+            let empty = "no dead jobs";
+            return setup
+                .out
+                .print_list(&list, &List { items: &list.groups, columns: COLUMNS, chosen: &columns, empty });
         }
-        DeadVerb::Rm { selector } => {
-            for filter in select_filters(&duly, &selector).await? {
-                let action = BulkAction::on_filter(&duly, "jobs.remove", &filter);
-                let remove = duly.jobs().remove_all(filter);
-                bulk::confirm_and_run(setup, action, remove, "Remove", "removed", selector.is_dry_run()).await?;
-            }
-            Ok(())
-        }
+        DeadVerb::Retry { selector } => (Action::Retry, selector),
+        DeadVerb::Rm { selector } => (Action::Remove, selector),
+    };
+    for filter in select_filters(&backend, &selector).await? {
+        let target = BulkTarget::Filter(action, Box::new(filter));
+        bulk::confirm_and_run(setup, &backend, target, selector.is_dry_run()).await?;
     }
+    Ok(())
 }
 
 /// Returns the filters for the selected dead jobs: one per group. Each group must exist.
-async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<Vec<Filter>> {
+async fn select_filters(backend: &Backend, selector: &JobSelector) -> anyhow::Result<Vec<Filter>> {
     let is_group = |word: &String| word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
     let dead_only = |filter: Filter| filter.state(State::Dead);
     if !selector.is_empty() && !selector.words().is_empty() && selector.words().iter().all(is_group) {
         let group_filter = |group: &String| dead_only(Filter::all().group(group.clone()));
         let filters: Vec<Filter> = selector.words().iter().map(group_filter).collect();
         for (group, filter) in selector.words().iter().zip(&filters) {
-            if bulk::retry_all(duly, filter.clone()).dry_run().await?.matching == 0 {
+            let target = BulkTarget::Filter(Action::Retry, Box::new(filter.clone()));
+            if backend.count_jobs(&target).await?.matching == 0 {
                 return Err(CliError::new(exit::NOT_FOUND, format!("no such group: {group}; see `duly dead ls`")));
             }
         }
@@ -75,20 +87,5 @@ async fn select_filters(duly: &Duly, selector: &JobSelector) -> anyhow::Result<V
             Err(CliError::new(exit::USAGE, "duly dead works on dead jobs only; leave out the state, or use duly jobs"))
         }
         JobSelection::Filter(filter) => Ok(vec![dead_only(*filter)]),
-    }
-}
-
-async fn list(duly: &Duly, queue: Option<&str>, setup: &Setup) -> anyhow::Result<()> {
-    let groups = duly.jobs().dead_groups(queue).await?;
-    match setup.out.format {
-        Format::Json => setup.out.print_json(&groups),
-        Format::Ndjson => groups.iter().try_for_each(|group| setup.out.print_json(group)),
-        Format::Table | Format::Wide => {
-            let rows = groups.into_iter().map(|group| {
-                let (count, newest) = (group.count.to_string(), time::format_relative(group.newest));
-                [group.id, group.queue, group.kind, count, time::format_relative(group.oldest), newest, group.error]
-            });
-            setup.out.print_table(["GROUP", "QUEUE", "KIND", "JOBS", "OLDEST", "NEWEST", "ERROR"], rows.collect())
-        }
     }
 }

@@ -241,7 +241,8 @@ fn settled_data(held: &HeldJob, outcome: &Outcome, reason: Option<&str>, duratio
 /// Returns the end of an id, which is enough to distinguish jobs or nodes on a screen.
 pub(crate) fn short_id(id: impl std::fmt::Display) -> String {
     let text = id.to_string();
-    text[text.len() - SHORT_ID_CHARS..].to_owned()
+    // An id from a server may be any text.
+    text.chars().skip(text.chars().count().saturating_sub(SHORT_ID_CHARS)).collect()
 }
 
 fn duration_micros(time: Duration) -> u64 {

@@ -170,6 +170,9 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
         .filter(|line| !line.is_empty())
         .collect();
     let mut message = lines.join("; ").replace(":; ", ": ");
+    if message.contains("<PATTERN>") && error.kind() == clap::error::ErrorKind::MissingRequiredArgument {
+        message.push_str("; write the name, the pattern and the job: duly cron add backup '0 3 * * *' -- ./backup");
+    }
     if let (clap::error::ErrorKind::UnknownArgument, Some(word)) =
         (error.kind(), find_negated_word(std::env::args_os()))
     {

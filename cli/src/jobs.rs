@@ -3,22 +3,23 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
-use duly::admin::CancelResult;
-use duly::job::{Due, JobOrder, JobRun};
-use duly::{Duly, JobId, JobRecord, Priority, State};
-use serde::Serialize;
+use duly::job::JobOrder;
+use duly::{Filter, JobId, Priority, State};
+use duly_http::views::{Action, CancelResponse, JobView};
 use serde_json::json;
 
 use crate::Setup;
-use crate::audit::{self, BulkAction};
+use crate::backend::{Backend, BulkTarget};
 use crate::bulk::{self, JobSelection, JobSelector};
 use crate::escape::{escape_text, truncate};
 use crate::exit::{self, CliError};
-use crate::output::{Format, Output, pluralize};
-use crate::{input, store, time, wait};
+use crate::output::{Column, ColumnArgs, Format, List, Output};
+use crate::{input, time, wait};
 
 /// The longest args in a table.
 const CELL_CHARS_MAX: usize = 60;
+/// The most jobs that `--all-pages` collects.
+const ALL_PAGES_JOBS_MAX: usize = 1_000_000;
 
 /// List, show, retry, edit, cancel and remove jobs
 #[derive(Debug, Subcommand)]
@@ -69,6 +70,7 @@ pub(crate) enum JobsVerb {
         id: String,
     },
     Watch(crate::watch::WatchArgs),
+    Logs(crate::job_logs::LogsArgs),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
         /// The id of the job, or 4 or more digits of its beginning or end
@@ -108,135 +110,121 @@ pub(crate) struct JobsListArgs {
     /// The cursor that an earlier list printed: continues after it
     #[arg(long)]
     cursor: Option<String>,
+    /// All jobs that match, not only one page; as JSON, one document with all of them
+    #[arg(long, conflicts_with = "limit")]
+    all_pages: bool,
+    #[command(flatten)]
+    columns: ColumnArgs,
 }
 
-/// A page for scripts.
-#[derive(Serialize)]
-struct JobsPageOutput<'a> {
-    jobs: &'a [JobRecord],
-    /// The `--cursor` of the next page.
-    next: Option<&'a str>,
-    /// Jobs that the query examined.
-    scanned: u64,
-}
+/// The columns of `ls`.
+const COLUMNS: &[Column<JobView>] = &[
+    Column::new("ID", |job| job.id.clone()),
+    Column::new("STATE", |job| if job.cancelling { "cancelling".to_owned() } else { job.state.clone() }),
+    Column::new("KIND", |job| job.kind.clone()),
+    Column::new("QUEUE", |job| job.queue.clone()),
+    Column::wide("PRIORITY", |job| job.priority.clone()),
+    Column::new("DUE", |job| time::format_relative(time::from_millis(job.due_ms))),
+    Column::new("ATTEMPTS", |job| format!("{}/{}", job.attempts_made(), job.max_attempts)),
+    Column::wide("CRASHES", |job| job.crashes.to_string()),
+    Column::wide("PUSHED", |job| time::format_date_time(time::from_millis(job.pushed_ms))),
+    Column::wide("ENDED", |job| job.ended_ms.map(time::from_millis).map(time::format_relative).unwrap_or_default()),
+    Column::wide("NODE", |job| job.node.clone().unwrap_or_default()),
+    Column::wide("TAGS", |job| job.tags.join(" ")),
+    Column::wide("ARGS", |job| truncate(job.args.as_ref().map_or("", |args| args.get()), CELL_CHARS_MAX)),
+    Column::wide("ERROR", |job| {
+        let error = job.failures.last().map_or("", |failure| failure.error.trim_start());
+        truncate(error.lines().next().unwrap_or_default(), CELL_CHARS_MAX)
+    }),
+];
+
+/// The columns of a list of jobs that have ended.
+const ENDED_COLUMNS: &[&str] = &["id", "state", "kind", "queue", "ended", "attempts"];
+/// The columns of a list of dead jobs.
+const DEAD_COLUMNS: &[&str] = &["id", "kind", "queue", "ended", "attempts", "error"];
 
 pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     match verb {
-        JobsVerb::Ls(ls) => list(&duly, ls, &setup.out).await,
-        JobsVerb::Get { id } => get(&duly, bulk::find_id(&duly, &id).await?, &setup.out).await,
+        JobsVerb::Ls(ls) => list(&backend, ls, &setup.out).await,
+        JobsVerb::Get { id } => crate::job::print_job(&backend.get_job(backend.find_id(&id).await?).await?, &setup.out),
         JobsVerb::Retry { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(words) => retry(&duly, &bulk::find_ids(&duly, &words).await?, &setup.out).await,
-            JobSelection::Filter(filter) => {
-                let action = BulkAction::on_filter(&duly, "jobs.retry", &filter);
-                let retry = bulk::retry_all(&duly, *filter);
-                bulk::confirm_and_run(setup, action, retry, "Retry", "retried", selector.is_dry_run()).await
-            }
+            JobSelection::Ids(words) => retry(&backend, &bulk::find_ids(&backend, &words).await?, &setup.out).await,
+            JobSelection::Filter(filter) => change_all(setup, &backend, Action::Retry, filter, &selector).await,
         },
-        JobsVerb::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
-        JobsVerb::Why { id } => crate::why::run(&duly, bulk::find_id(&duly, &id).await?, &setup.out).await,
+        JobsVerb::Watch(watch) => crate::watch::run(&backend, watch, &setup.out).await,
+        JobsVerb::Logs(logs) => crate::job_logs::run(&backend, logs, &setup.out).await,
+        JobsVerb::Why { id } => crate::why::run(&backend, backend.find_id(&id).await?, &setup.out).await,
         JobsVerb::Edit { id, args, priority } => {
-            edit(&duly, bulk::find_id(&duly, &id).await?, args, priority, &setup.out).await
+            edit(&backend, backend.find_id(&id).await?, args, priority, &setup.out).await
         }
         JobsVerb::Cancel { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(words) => cancel(&duly, &bulk::find_ids(&duly, &words).await?, &setup.out).await,
-            JobSelection::Filter(filter) => {
-                let action = BulkAction::on_filter(&duly, "jobs.cancel", &filter);
-                let cancel = duly.jobs().cancel_all(*filter);
-                bulk::confirm_and_run(setup, action, cancel, "Cancel", "cancelled", selector.is_dry_run()).await
-            }
+            JobSelection::Ids(words) => cancel(&backend, &bulk::find_ids(&backend, &words).await?, &setup.out).await,
+            JobSelection::Filter(filter) => change_all(setup, &backend, Action::Cancel, filter, &selector).await,
         },
         JobsVerb::Rm { selector } => match select_jobs(&selector)? {
-            JobSelection::Ids(words) => remove(&duly, &words, setup).await,
-            JobSelection::Filter(filter) => {
-                let action = BulkAction::on_filter(&duly, "jobs.remove", &filter);
-                let remove = duly.jobs().remove_all(*filter);
-                bulk::confirm_and_run(setup, action, remove, "Remove", "removed", selector.is_dry_run()).await
-            }
+            JobSelection::Ids(words) => remove(&backend, &words, setup).await,
+            JobSelection::Filter(filter) => change_all(setup, &backend, Action::Remove, filter, &selector).await,
         },
         JobsVerb::Wait { id, timeout } => {
-            let id = bulk::find_id(&duly, &id).await?;
-            let record = wait::wait_until_final(&duly, id, timeout, wait::JobOrigin::GivenById).await?;
-            if let (true, Some(record)) = (setup.out.is_json(), &record) {
-                setup.out.print_json(record)?;
+            let id = backend.find_id(&id).await?;
+            let job = wait::wait_until_final(&backend, id, timeout, wait::JobOrigin::GivenById).await?;
+            if let (true, Some(job)) = (setup.out.is_json(), &job) {
+                setup.out.print_json(job)?;
             }
-            wait::print_result(setup, record)
+            wait::print_result(setup, job)
         }
     }
 }
 
-async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()> {
-    let mut filter = bulk::parse_filter(&ls.filter)?.limit(ls.limit).cursor(ls.cursor);
+/// Changes all jobs of a filter.
+async fn change_all(
+    setup: &Setup,
+    backend: &Backend,
+    action: Action,
+    filter: Box<Filter>,
+    selector: &JobSelector,
+) -> anyhow::Result<()> {
+    bulk::confirm_and_run(setup, backend, BulkTarget::Filter(action, filter), selector.is_dry_run()).await
+}
+
+async fn list(backend: &Backend, ls: JobsListArgs, out: &Output) -> anyhow::Result<()> {
+    let limit = if ls.all_pages { duly::bounds::PAGE_SIZE_MAX } else { ls.limit };
+    let mut filter = bulk::parse_filter(&ls.filter)?.limit(limit).cursor(ls.cursor);
     filter.queue = merge_condition("queue", ls.queue, filter.queue)?;
     filter.state = merge_condition("state", ls.state, filter.state)?;
     filter.kind = merge_condition("kind", ls.kind, filter.kind)?;
     (filter.order, filter.reverse) = (ls.sort, ls.reverse);
     let is_dead = filter.state == Some(State::Dead) || filter.group.is_some();
     let is_ended = is_dead || filter.order == Some(JobOrder::End) || filter.state.is_some_and(State::is_final);
+    // The last errors are for people; JSON is the same in every list.
     filter.with_details = is_dead && !out.is_json();
-    let page = duly.jobs().list(filter).await?;
-    match out.format {
-        Format::Json => {
-            return out.print_json(&JobsPageOutput {
-                jobs: &page.jobs,
-                next: page.next_cursor.as_deref(),
-                scanned: page.scanned,
-            });
+    let mut page = backend.list_jobs(filter.clone()).await?;
+    // Ends because each page continues after the last one.
+    while ls.all_pages
+        && let Some(next) = page.next.take()
+    {
+        filter.cursor = Some(next);
+        let more = backend.list_jobs(filter.clone()).await?;
+        if page.jobs.len() + more.jobs.len() > ALL_PAGES_JOBS_MAX {
+            let advice = "a narrower filter, or --limit 1000 with --cursor for one page after the other";
+            let reason = format!("more than {ALL_PAGES_JOBS_MAX} jobs match; use {advice}");
+            return Err(CliError::new(exit::USAGE, format!("--all-pages: {reason}")));
         }
-        Format::Ndjson => page.jobs.iter().try_for_each(|record| out.print_json(record))?,
-        Format::Table if is_dead => {
-            let rows = page.jobs.iter().map(|r| {
-                let [id, _, kind, queue] = leading_cells(r);
-                let ended = r.ended.map(time::format_relative).unwrap_or_default();
-                [id, kind, queue, ended, format_attempts(r), format_last_error(r)]
-            });
-            out.print_table(["ID", "KIND", "QUEUE", "ENDED", "ATTEMPTS", "ERROR"], rows.collect())?;
-        }
-        Format::Table => {
-            let rows = page.jobs.iter().map(|r| {
-                let [id, state, kind, queue] = leading_cells(r);
-                let at = if is_ended { r.ended.unwrap_or(r.due) } else { r.due };
-                [id, state, kind, queue, time::format_relative(at), format_attempts(r)]
-            });
-            let time = if is_ended { "ENDED" } else { "DUE" };
-            out.print_table(["ID", "STATE", "KIND", "QUEUE", time, "ATTEMPTS"], rows.collect())?;
-        }
-        Format::Wide => print_wide_table(&page.jobs, out)?,
+        page.jobs.extend(more.jobs);
+        page.next = more.next;
     }
-    if let Some(next) = page.next_cursor {
-        out.print_message(&format!(
-            "examined {}; there may be more: --cursor {next}",
-            pluralize(page.scanned, "job", "jobs")
-        ));
+    let names = if is_dead { DEAD_COLUMNS } else { ENDED_COLUMNS };
+    let chosen = match is_ended && out.format == Format::Table {
+        true => ls.columns.or_else(names),
+        false => ls.columns,
+    };
+    let list = List { items: &page.jobs, columns: COLUMNS, chosen: &chosen, empty: "no jobs match" };
+    out.print_list(&page, &list)?;
+    if let (Some(next), true) = (&page.next, out.format != Format::Json) {
+        out.print_message(&format!("there may be more: --all-pages, or --cursor {}", escape_text(next)));
     }
     Ok(())
-}
-
-fn print_wide_table(jobs: &[JobRecord], out: &Output) -> anyhow::Result<()> {
-    let rows = jobs.iter().map(|r| {
-        let [id, state, kind, queue] = leading_cells(r);
-        let ended = r.ended.map(time::format_date_time).unwrap_or_default();
-        let node = r.node.map(|node| node.to_string()).unwrap_or_default();
-        let args = truncate(&r.job.args, CELL_CHARS_MAX);
-        let priority = r.job.priority.to_string();
-        [
-            id,
-            state,
-            kind,
-            queue,
-            priority,
-            time::format_date_time(r.due),
-            format_attempts(r),
-            r.crashes.to_string(),
-            ended,
-            node,
-            args,
-            format_last_error(r),
-        ]
-    });
-    let head =
-        ["ID", "STATE", "KIND", "QUEUE", "PRIORITY", "DUE", "ATTEMPTS", "CRASHES", "ENDED", "NODE", "ARGS", "ERROR"];
-    out.print_table(head, rows.collect())
 }
 
 /// Returns the value of the option, or else that of the filter; both are an error if they differ.
@@ -250,89 +238,6 @@ fn merge_condition<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T
     }
 }
 
-fn leading_cells(record: &JobRecord) -> [String; 4] {
-    let job = &record.job;
-    let state = if record.cancelling { "cancelling".to_owned() } else { record.state.to_string() };
-    [job.id.to_string(), state, job.kind.clone(), job.queue.clone()]
-}
-
-/// Returns the first line of the last error, cut to the width of a cell.
-fn format_last_error(record: &JobRecord) -> String {
-    let error = record.failures.last().map_or("", |failure| failure.error.trim_start());
-    truncate(error.lines().next().unwrap_or_default(), CELL_CHARS_MAX)
-}
-
-fn format_attempts(record: &JobRecord) -> String {
-    format!("{}/{}", record.attempts_made(), record.job.max_attempts)
-}
-
-async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
-    let record = duly.jobs().get(id).await?.ok_or_else(|| duly::Error::not_found("job", id))?;
-    if out.is_json() {
-        return out.print_json(&record);
-    }
-    let job = &record.job;
-    let format_time = |moment| format!("{} ({})", time::format_date_time(moment), time::format_relative(moment));
-    let mut lines = vec![
-        ("id", job.id.to_string()),
-        ("state", format!("{}{}", record.state, if record.cancelling { ", cancelling" } else { "" })),
-        ("kind", job.kind.clone()),
-        ("queue", job.queue.clone()),
-        ("priority", job.priority.to_string()),
-        ("args", job.args.clone()),
-        ("pushed", format_time(job.pushed)),
-        ("due", format_time(record.due)),
-        ("attempts", format!("{} of at most {}, {} failed", record.attempts_made(), job.max_attempts, record.attempts)),
-        ("crashes", record.crashes.to_string()),
-        ("timeout", time::format_duration(job.timeout)),
-        ("keep", time::format_duration(job.keep)),
-    ];
-    let rest = [
-        ("unique", job.unique.as_ref().map(|unique| format!("{} (scope: {})", unique.key(), unique.scope().as_str()))),
-        ("tags", (!job.tags.is_empty()).then(|| job.tags.join(" "))),
-        ("traceparent", job.traceparent.clone()),
-        ("node", record.node.map(|node| node.to_string())),
-        ("fence", record.fence.map(|fence| fence.to_string())),
-        ("ended", record.ended.map(format_time)),
-        (
-            "progress",
-            record
-                .progress
-                .as_ref()
-                .map(|p| format!("{:.0} % {} ({})", 100.0 * p.fraction, p.message, time::format_relative(p.at))),
-        ),
-        ("result", record.result.clone()),
-    ];
-    lines.extend(rest.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))));
-    for (name, value) in lines {
-        out.print_line(&format!("{name:<12} {}", escape_text(&value)))?;
-    }
-    for run in &record.runs {
-        print_run(run, out)?;
-    }
-    for entry in &record.log {
-        let at = time::format_date_time(entry.at);
-        out.print_line(&format!("log          attempt {}  {at}  {}", entry.attempt, escape_text(&entry.line)))?;
-    }
-    Ok(())
-}
-
-/// Prints what an attempt did: how it ended, when it started, how long it took and where; its error and its output.
-fn print_run(run: &JobRun, out: &Output) -> anyhow::Result<()> {
-    let started = run.started.map(|at| format!("started {}", time::format_date_time(at)));
-    let took = run.duration.map(|duration| format!("took {}", time::format_duration(duration)));
-    let ended = started.is_none().then(|| format!("ended {}", time::format_date_time(run.ended)));
-    let facts: Vec<String> = [started, took, ended].into_iter().flatten().collect();
-    let (number, outcome, facts) = (run.attempt, run.outcome.as_str(), facts.join("  "));
-    out.print_line(&format!("attempt {number:<4} {outcome:<8} {facts}  node {}", run.node))?;
-    for (name, text) in [("error", &run.error), ("output", &run.output)] {
-        for line in text.as_deref().unwrap_or_default().trim_end().lines() {
-            out.print_line(&format!("  {name:<10} {}", escape_text(line)))?;
-        }
-    }
-    Ok(())
-}
-
 /// Parses ids or a filter. Rejects a dry run of ids, which would count only the given words.
 fn select_jobs(selector: &JobSelector) -> anyhow::Result<JobSelection> {
     match selector.parse()? {
@@ -344,7 +249,7 @@ fn select_jobs(selector: &JobSelector) -> anyhow::Result<JobSelection> {
 }
 
 async fn edit(
-    duly: &Duly,
+    backend: &Backend,
     id: JobId,
     args: Option<String>,
     priority: Option<Priority>,
@@ -354,51 +259,45 @@ async fn edit(
         Some("-") => Some(input::read_args_from_stdin(duly::bounds::ARGS_BYTES_MAX)?),
         _ => args,
     };
-    let result = duly.jobs().edit(id, duly::admin::JobEdit::new().args(args).priority(priority)).await;
-    let result = audit::record(duly, "jobs.edit", id, result).await;
     let mut failed = None;
-    report_change(out, id, "edited", result.map_err(Into::into), &mut failed)?;
+    report_change(out, id, "edited", backend.edit_job(id, args, priority).await, &mut failed)?;
     failed.map_or(Ok(()), Err)
 }
 
-async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
+async fn retry(backend: &Backend, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let result = duly.jobs().reschedule(*id, Due::Now).await;
-        let result = audit::record(duly, "jobs.retry", id, result).await;
-        report_change(out, *id, "due now", result.map_err(Into::into), &mut failed)?;
+        report_change(out, *id, "due now", backend.retry_job(*id).await, &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
-async fn cancel(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
+async fn cancel(backend: &Backend, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
-        let result = duly.jobs().cancel(*id).await;
+        let result = backend.cancel_job(*id).await;
         let effect = result.as_ref().map(describe_cancel).unwrap_or_default();
-        let result = audit::record(duly, "jobs.cancel", id, result.map(drop)).await;
-        report_change(out, *id, &effect, result.map_err(Into::into), &mut failed)?;
+        report_change(out, *id, &effect, result.map(drop), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
 /// Describes the effect of a cancel.
-pub(crate) fn describe_cancel(result: &CancelResult) -> String {
-    match result {
-        CancelResult::Cancelling { node } => format!("cancelling; it still runs on node {node}"),
-        CancelResult::Ended(state) => format!("was {state} before"),
+pub(crate) fn describe_cancel(result: &CancelResponse) -> String {
+    match (result.state.as_str(), &result.node) {
+        ("running", Some(node)) => format!("cancelling; it still runs on node {}", escape_text(node)),
+        ("running", None) => "cancelling; it still runs".to_owned(),
+        (state @ ("done" | "dead"), _) => format!("was {state} before"),
         _ => "cancelled".to_owned(),
     }
 }
 
-async fn remove(duly: &Duly, words: &[String], setup: &Setup) -> anyhow::Result<()> {
-    let ids = &bulk::find_ids(duly, words).await?;
-    bulk::confirm_removal(setup, duly, words, ids).await?;
+async fn remove(backend: &Backend, words: &[String], setup: &Setup) -> anyhow::Result<()> {
+    let ids = &bulk::find_ids(backend, words).await?;
+    bulk::confirm_removal(setup, backend, words, ids).await?;
     let mut failed = None;
     for id in ids {
-        let result = duly.jobs().remove(*id).await;
-        let result = audit::record(duly, "jobs.remove", id, result).await;
-        report_change(&setup.out, *id, "removed", result.map_err(Into::into), &mut failed)?;
+        report_change(&setup.out, *id, "removed", backend.remove_job(*id).await, &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }

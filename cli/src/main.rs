@@ -6,10 +6,12 @@ mod admin_token;
 mod api_client;
 mod args;
 mod audit;
+mod backend;
 mod backup;
 mod bulk;
 mod call;
 mod child;
+mod complete;
 mod config;
 mod cron;
 mod dead;
@@ -17,22 +19,26 @@ mod demo;
 mod doctor;
 mod escape;
 mod events;
+mod examples;
 mod exec;
 mod exit;
 mod file_owner;
+mod help;
 mod input;
+mod job;
+mod job_logs;
 mod jobs;
 mod lock;
 mod logs;
 mod manual;
 mod ndjson;
 mod nodes;
+mod open;
 mod open_files;
 mod output;
 mod printer;
 mod push;
 mod queues;
-mod remote;
 mod serve;
 mod sql;
 mod stats;
@@ -54,12 +60,13 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
+use clap_complete::CompleteEnv;
 use tokio::runtime::Builder;
 
 use crate::args::{Cli, Verb};
 use crate::config::Config;
-use crate::exit::SilentExit;
+use crate::exit::{CliError, SilentExit};
 use crate::output::Output;
 
 /// The settings that all verbs share.
@@ -70,20 +77,18 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     /// The value of `--store`, without environment and defaults.
     pub(crate) store_flag: Option<String>,
+    /// The URL of the server to use instead of a store.
+    pub(crate) server: Option<String>,
     /// Skips all confirmation prompts.
     pub(crate) yes: bool,
 }
 
 fn main() -> ExitCode {
     logs::detect_format();
-    // `--server` supports fewer verbs and opens no store.
-    if remote::has_server_flag(std::env::args_os()) {
-        return match remote::RemoteCli::try_parse() {
-            Ok(remote) => remote::run(remote).map_or_else(|error| exit::report_error(&error), |()| ExitCode::SUCCESS),
-            Err(error) => remote::report_usage_error(&error),
-        };
-    }
-    let cli = match Cli::try_parse() {
+    // Ends the process if a shell asks for completions.
+    CompleteEnv::with_factory(help::command).var(complete::COMPLETE_ENV).complete();
+    let parsed = help::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return exit::report_usage_error(&error),
     };
@@ -101,7 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         // Without a verb, a terminal session runs `up`; a script gets the help text and a usage error.
         None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::UpArgs::default()),
         None => {
-            Cli::command().print_help()?;
+            help::command().print_help()?;
             return Err(SilentExit(exit::USAGE).into());
         }
         Some(verb) => verb,
@@ -115,8 +120,19 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     };
     let config = Config::load(global.config.as_deref())?;
     logs::init_logging(&global, &config, matches!(verb, Verb::Serve(_) | Verb::Up(_)))?;
-    let setup =
-        Setup { out: Output::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
+    let setup = Setup {
+        out: Output::new(global.format(), global.quiet),
+        config,
+        store_flag: global.store,
+        server: global.server,
+        yes: global.yes,
+    };
+    if setup.server.is_some() && setup.store_flag.is_some() {
+        return Err(CliError::new(exit::USAGE, "both --server and --store are given; leave one of them out"));
+    }
+    if let (Some(_), Some(name)) = (&setup.server, verb.store_only_name()) {
+        return Err(backend::needs_store(name));
+    }
     if matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_)) {
         hide_environment();
     }
@@ -145,6 +161,7 @@ async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Push(verb) => push::run(verb, &setup).await,
         Verb::Work(verb) => work::run(verb, setup).await,
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
+        Verb::Logs(verb) => job_logs::run(&backend::Backend::open_existing(&setup).await?, verb, &setup.out).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
         Verb::Cron(verb) => cron::run(verb, &setup).await,
         Verb::Dead(verb) => dead::run(verb, &setup).await,
@@ -155,6 +172,7 @@ async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Move(verb) => transfer::run(verb, &setup).await,
         Verb::Serve(verb) => serve::run(verb, &setup).await,
         Verb::Up(verb) => serve::run_up(verb, setup).await,
+        Verb::Open(verb) => open::run(&verb, &setup).await,
         Verb::Token(verb) => token::run(verb, &setup).await,
         Verb::Openapi => setup.out.print_line(duly_http::openapi().trim_end()),
         #[cfg(feature = "tui")]

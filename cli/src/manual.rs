@@ -2,14 +2,17 @@
 
 use std::io::Write;
 
-use clap::{Args, CommandFactory};
+use anyhow::Context as _;
+use clap::Args;
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
-use crate::args::Cli;
+use crate::complete::COMPLETE_ENV;
+use crate::help;
 
 /// Print completions for a shell
 ///
-/// For bash: duly completions bash > ~/.local/share/bash-completion/completions/duly
+/// They complete options, and also queues, kinds, cron rules, locks, nodes and jobs of the store.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     shell: Shell,
@@ -23,13 +26,15 @@ pub(crate) struct ManArgs {
 }
 
 pub(crate) fn print_completions(verb: &CompletionsArgs) -> anyhow::Result<()> {
+    let (shells, name) = (Shells::builtins(), verb.shell.to_string());
+    let shell = shells.completer(&name).with_context(|| format!("there are no completions for {name}"))?;
     let mut text = Vec::new();
-    clap_complete::generate(verb.shell, &mut Cli::command(), "duly", &mut text);
+    shell.write_registration(COMPLETE_ENV, "duly", "duly", "duly", &mut text)?;
     Ok(std::io::stdout().lock().write_all(&text)?)
 }
 
 pub(crate) fn print_man_page(verb: &ManArgs) -> anyhow::Result<()> {
-    let mut command = Cli::command();
+    let mut command = help::command();
     command.build();
     let mut found = command;
     for word in &verb.verb {

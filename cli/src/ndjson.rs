@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use duly::bounds::ARGS_BYTES_MAX;
 use duly::job::{UniqueConflict, UniqueScope};
-use duly::{Duly, JobId, Priority, PushResult};
+use duly::{JobId, Priority};
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use crate::backend::Backend;
 use crate::exit::{self, CliError};
 use crate::output::{Format, pluralize};
-use crate::{Setup, store, time};
+use crate::{Setup, time};
 
 /// Jobs per batch; fewer if their args are large.
 const BATCH_JOBS_MAX: usize = 1_000;
@@ -113,14 +114,14 @@ pub(crate) async fn run(
     id: JobId,
     setup: &Setup,
 ) -> anyhow::Result<()> {
-    let duly = store::open_or_create(setup).await?;
+    let backend = Backend::open_or_create(setup).await?;
     let bar = match std::io::stderr().is_terminal() && !setup.out.is_quiet() {
         true => ProgressBar::new_spinner().with_message("jobs pushed"),
         false => ProgressBar::hidden(),
     };
     bar.enable_steady_tick(Duration::from_millis(200));
     let mut bulk = BulkPush {
-        duly,
+        backend,
         base_push: base,
         lines_are_args,
         base_id: id,
@@ -189,9 +190,17 @@ fn line_job_id(base: JobId, line_no: u64) -> JobId {
     JobId::from_bytes(bytes)
 }
 
+/// Returns whether the jobs may have been pushed: the store does not know, or the server did not respond.
+fn is_unknown(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<duly::Error>() {
+        Some(error) => matches!(error, duly::Error::Unknown { .. }),
+        None => exit::exit_code(error) == exit::STORE_FAILED,
+    }
+}
+
 /// A bulk push in progress.
 struct BulkPush<'s, B> {
-    duly: Duly,
+    backend: Backend,
     base_push: B,
     lines_are_args: bool,
     /// The ids of the jobs derive from this id.
@@ -222,18 +231,17 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
             for line in batch {
                 jobs.push(self.build_push(line).map_err(|error| self.line_error(line.line_no, &error))?);
             }
-            match self.duly.push_all(jobs).await {
-                Err(duly::Error::Unknown { .. }) if tries < BATCH_TRIES_MAX => tries += 1,
+            match self.backend.push_all(jobs).await {
+                Err(error) if is_unknown(&error) && tries < BATCH_TRIES_MAX => tries += 1,
                 result => break result.map_err(|error| self.batch_error(error, batch))?,
             }
         };
         for result in &pushed {
             // After a lost reply, the existing jobs are our own.
-            let existing = tries == 0 && matches!(result, PushResult::Existing(_));
+            let existing = tries == 0 && result.pushed == "existing";
             *if existing { &mut self.counts.existing } else { &mut self.counts.pushed } += 1;
             if self.setup.out.format == Format::Ndjson {
-                let word = if existing { "existing" } else { "new" };
-                self.setup.out.print_json(&json!({"id": result.id(), "pushed": word}))?;
+                self.setup.out.print_json(result)?;
             }
         }
         self.last_pushed_line = batch.last().map_or(self.last_pushed_line, |last| last.line_no);
@@ -259,9 +267,8 @@ impl<B: Fn() -> duly::Push> BulkPush<'_, B> {
         format!("repeat the same input with --id {}: existing jobs are not pushed again", self.base_id)
     }
 
-    fn batch_error(&self, error: duly::Error, batch: &[NumberedLine]) -> anyhow::Error {
+    fn batch_error(&self, error: anyhow::Error, batch: &[NumberedLine]) -> anyhow::Error {
         let (first, last) = batch.first().zip(batch.last()).map_or((0, 0), |(a, b)| (a.line_no, b.line_no));
-        let error = anyhow::Error::from(error);
         let message = exit::format_error(&error).replace("; safe to repeat with the same id", "");
         let done = match self.last_pushed_line {
             0 => String::new(),

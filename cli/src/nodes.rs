@@ -1,13 +1,19 @@
 //! `duly nodes`: lists nodes and their running jobs, and quiets or stops their workers.
 
-use clap::{Args, Subcommand};
-use duly::admin::{NodeRecord, RunningJob};
-use duly::{Duly, NodeId};
-use serde_json::{Value, json};
+use std::time::Duration;
 
+use clap::{Args, Subcommand};
+use duly::NodeId;
+use duly::admin::RunningJob;
+use duly_http::views::{NodeView, ReplyView};
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::backend::{Backend, CallRequest, CallTarget};
+use crate::escape::escape_text;
 use crate::exit::{self, CliError};
-use crate::output::{Format, Output};
-use crate::{Setup, audit, call, input, store, time};
+use crate::output::{Column, ColumnArgs, List, Output};
+use crate::{Setup, input, time};
 
 /// A shorter part of an id is more likely a typo.
 const ID_PART_CHARS_MIN: usize = 4;
@@ -17,11 +23,16 @@ const JOBS_METHOD: &str = "duly.jobs";
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodesVerb {
     /// List nodes with the number of held jobs and the registered methods of each
-    Ls,
+    Ls {
+        #[command(flatten)]
+        columns: ColumnArgs,
+    },
     /// List the running jobs of a node with running time and progress
     Jobs {
         /// The id of the node, or at least 4 characters from its start or end
         node: String,
+        #[command(flatten)]
+        columns: ColumnArgs,
     },
     /// Stop the workers of a node from claiming; running jobs continue
     Quiet {
@@ -48,44 +59,52 @@ pub(crate) struct NodeTarget {
     all: bool,
 }
 
+/// The columns of `ls`.
+const COLUMNS: &[Column<NodeView>] = &[
+    Column::new("NODE", |node| node.id.clone()),
+    Column::new("STATE", |node| node.state().to_owned()),
+    Column::new("HOST", |node| node.host.clone()),
+    Column::new("PID", |node| node.pid.to_string()),
+    Column::new("HOLDS", |node| node.held.to_string()),
+    Column::new("JOINED", |node| time::format_relative(time::from_millis(node.joined_ms))),
+    Column::new("QUEUES", |node| node.queues.join(" ")),
+    Column::new("METHODS", |node| node.methods.join(" ")),
+];
+
+/// The columns of `jobs`.
+const JOB_COLUMNS: &[Column<RunningJob>] = &[
+    Column::new("ID", |job| job.id.to_string()),
+    Column::new("QUEUE", |job| job.queue.clone()),
+    Column::new("KIND", |job| job.kind.clone()),
+    Column::new("ATTEMPT", |job| job.attempt.to_string()),
+    Column::new("FENCE", |job| job.fence.to_string()),
+    Column::new("RUNNING", |job| time::format_duration(Duration::from_millis(job.running_ms))),
+    Column::new("PROGRESS", |job| job.progress.map(|done| format!("{:.0}%", done * 100.0)).unwrap_or_default()),
+];
+
 pub(crate) async fn run(verb: NodesVerb, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     match verb {
-        NodesVerb::Ls => list_nodes(duly.nodes().list().await?, &setup.out),
-        NodesVerb::Jobs { node } => list_jobs(&duly, &node, &setup.out).await,
+        NodesVerb::Ls { columns } => {
+            let list = backend.nodes().await?;
+            let empty = "no nodes: `duly work` starts one";
+            setup.out.print_list(&list, &List { items: &list.nodes, columns: COLUMNS, chosen: &columns, empty })
+        }
+        NodesVerb::Jobs { node, columns } => list_jobs(&backend, &node, &columns, &setup.out).await,
         NodesVerb::Quiet { target, off } => {
-            let request = WorkerRequest {
-                method: "duly.quiet",
-                args: json!({"on": !off}),
-                effect: if off { "claims again" } else { "quiet" },
-            };
-            request.send(&duly, &target, setup).await
+            let (args, effect) = (json!({"on": !off}), if off { "claims again" } else { "quiet" });
+            WorkerRequest { method: "duly.quiet", args: to_raw_value(&args)?, effect }
+                .send(&backend, &target, setup)
+                .await
         }
         NodesVerb::Stop { target } => {
             let question = "Stop the workers of all nodes?";
             if target.all && !setup.yes && !input::confirm(question)? {
                 return Err(CliError::new(exit::FAILURE, "nothing was stopped"));
             }
-            WorkerRequest { method: "duly.stop", args: Value::Null, effect: "stopping" }
-                .send(&duly, &target, setup)
+            WorkerRequest { method: "duly.stop", args: RawValue::NULL.to_owned(), effect: "stopping" }
+                .send(&backend, &target, setup)
                 .await
-        }
-    }
-}
-
-fn list_nodes(nodes: Vec<NodeRecord>, out: &Output) -> anyhow::Result<()> {
-    match out.format {
-        Format::Json => out.print_json(&nodes),
-        Format::Ndjson => nodes.iter().try_for_each(|node| out.print_json(node)),
-        Format::Table | Format::Wide => {
-            let rows = nodes.into_iter().map(|node| {
-                let state = node.state();
-                let (id, pid, held) = (node.id.to_string(), node.pid.to_string(), node.held.to_string());
-                let (joined, queues, methods) =
-                    (time::format_relative(node.joined), node.queues.join(" "), node.methods.join(" "));
-                [id, state.to_owned(), node.host, pid, held, joined, queues, methods]
-            });
-            out.print_table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES", "METHODS"], rows.collect())
         }
     }
 }
@@ -93,7 +112,7 @@ fn list_nodes(nodes: Vec<NodeRecord>, out: &Output) -> anyhow::Result<()> {
 /// Returns the node with this id, or the only live node with an id that begins or ends with `text`.
 ///
 /// Ids begin with their creation time, so nodes that start together differ only at the end.
-pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
+pub(crate) async fn find_node(backend: &Backend, text: &str) -> anyhow::Result<NodeId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
@@ -102,14 +121,11 @@ pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId>
         let reason = format!("{text:?} is not an id of a node, nor {ID_PART_CHARS_MIN} or more characters of one");
         return Err(CliError::new(exit::USAGE, format!("node: {reason}; see `duly nodes ls`")));
     }
-    let ids = duly.nodes().list().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
-    let matches = |id: &NodeId| {
-        let id = id.to_string();
-        id.starts_with(&part) || id.ends_with(&part)
-    };
-    let found: Vec<NodeId> = ids.filter(matches).collect();
+    let nodes = backend.nodes().await?.nodes;
+    let matches = |node: &&NodeView| node.alive && (node.id.starts_with(&part) || node.id.ends_with(&part));
+    let found: Vec<&NodeView> = nodes.iter().filter(matches).collect();
     match found[..] {
-        [id] => Ok(id),
+        [node] => Ok(node.id.parse()?),
         [] => {
             let reason = format!("no node that lives has an id with {part} at its beginning or end");
             Err(CliError::new(exit::NOT_FOUND, format!("{reason}; see `duly nodes ls`")))
@@ -120,74 +136,74 @@ pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId>
     }
 }
 
-async fn list_jobs(duly: &Duly, node: &str, out: &Output) -> anyhow::Result<()> {
-    let node = find_node(duly, node).await?;
-    let reply = duly.call(JOBS_METHOD, &()).node(node).reply().await;
-    let jobs: Vec<RunningJob> = reply.map_err(|error| call::with_hint(error, JOBS_METHOD))?;
-    match out.format {
-        Format::Json => out.print_json(&jobs),
-        Format::Ndjson => jobs.iter().try_for_each(|job| out.print_json(job)),
-        Format::Table | Format::Wide => {
-            let rows = jobs.into_iter().map(|job| {
-                let running = time::format_duration(std::time::Duration::from_millis(job.running_ms));
-                let progress = job.progress.map(|done| format!("{:.0}%", done * 100.0)).unwrap_or_default();
-                let (attempt, fence) = (job.attempt.to_string(), job.fence.to_string());
-                [job.id.to_string(), job.queue, job.kind, attempt, fence, running, progress]
-            });
-            out.print_table(["ID", "QUEUE", "KIND", "ATTEMPT", "FENCE", "RUNNING", "PROGRESS"], rows.collect())
-        }
-    }
+async fn list_jobs(backend: &Backend, node: &str, columns: &ColumnArgs, out: &Output) -> anyhow::Result<()> {
+    let target = CallTarget::Node(find_node(backend, node).await?);
+    let request = CallRequest { method: JOBS_METHOD, args: RawValue::NULL, target, timeout: None, audit: None };
+    let reply = backend.call_one(&request).await?;
+    let jobs: Vec<RunningJob> = serde_json::from_str(reply.get())?;
+    let empty = "no jobs run on this node";
+    out.print_list(&jobs, &List { items: &jobs, columns: JOB_COLUMNS, chosen: columns, empty })
 }
 
 /// A request to the workers of one or all nodes.
 struct WorkerRequest {
     method: &'static str,
-    args: Value,
+    args: Box<RawValue>,
     /// The state of a worker after the request.
     effect: &'static str,
 }
 
 impl WorkerRequest {
-    async fn send(&self, duly: &Duly, target: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
-        let call = duly.call(self.method, &self.args);
+    async fn send(&self, backend: &Backend, target: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
         let action = self.method.replacen("duly.", "nodes.", 1);
-        let Some(node) = &target.node else {
-            audit::record(duly, &action, "all nodes", Ok(())).await?;
-            return self.send_to_all(call.all(), setup).await;
+        let request = |target: CallTarget, name: String| CallRequest {
+            method: self.method,
+            args: &self.args,
+            target,
+            timeout: None,
+            audit: Some((action.clone(), name)),
         };
-        let node = find_node(duly, node).await?;
-        let reply = audit::record(duly, &action, node, call.node(node).reply().await).await;
-        let workers: u64 = reply.map_err(|error| call::with_hint(error, self.method))?;
+        let Some(node) = &target.node else {
+            return self.send_to_all(backend, &request(CallTarget::All, "all nodes".to_owned()), setup).await;
+        };
+        let node = find_node(backend, node).await?;
+        let reply = backend.call_one(&request(CallTarget::Node(node), node.to_string())).await?;
+        let workers: u64 = serde_json::from_str(reply.get())?;
         if workers == 0 {
             return Err(CliError::new(
                 exit::CONFLICT,
                 format!("node {node} runs no worker; `duly nodes ls` lists the nodes"),
             ));
         }
-        self.print_effect(node, workers, &setup.out)
+        self.print_effect(&node.to_string(), workers, &setup.out)
     }
 
-    async fn send_to_all(&self, call: duly::call::Call, setup: &Setup) -> anyhow::Result<()> {
-        let mut replies = call.replies::<u64>().await?;
+    async fn send_to_all(&self, backend: &Backend, request: &CallRequest<'_>, setup: &Setup) -> anyhow::Result<()> {
         let (mut reached, mut failed) = (0, None);
-        while let Some(reply) = replies.next().await {
-            match (reply.node, reply.result) {
-                // A node without workers, such as this process.
-                (_, Ok(0)) => {}
-                (Some(node), Ok(workers)) => {
+        let on_reply = |reply: ReplyView| {
+            let node = reply.node.map(|node| escape_text(&node).into_owned());
+            let workers = reply.value.as_ref().and_then(|value| serde_json::from_str::<u64>(value.get()).ok());
+            match (node, workers) {
+                // A node without workers, such as that of a server.
+                (_, Some(0)) => {}
+                (Some(node), Some(workers)) => {
                     reached += 1;
-                    self.print_effect(node, workers, &setup.out)?;
+                    self.print_effect(&node, workers, &setup.out)?;
                 }
-                (None, Ok(_)) => reached += 1,
-                (node, Err(error)) => {
+                (None, Some(_)) => reached += 1,
+                (node, None) => {
                     let node = node.map_or("a node".to_owned(), |node| format!("node {node}"));
+                    let error = reply.error.unwrap_or_else(|| "its reply has no number".to_owned());
                     exit::print_error(&format!("{node}: {error}"));
-                    failed = Some(error);
+                    failed = Some((reply.code, error));
                 }
             }
-        }
+            Ok(())
+        };
+        backend.call_all(request, on_reply).await?;
         match failed {
-            Some(error) => Err(error.into()),
+            Some((code, error)) if code.as_deref() == Some("timeout") => Err(CliError::new(exit::TIMED_OUT, error)),
+            Some((_, error)) => Err(CliError::new(exit::FAILURE, error)),
             None if reached == 0 => {
                 Err(CliError::new(exit::NOT_FOUND, "no node runs a worker; start one with `duly work`"))
             }
@@ -195,7 +211,7 @@ impl WorkerRequest {
         }
     }
 
-    fn print_effect(&self, node: NodeId, workers: u64, out: &Output) -> anyhow::Result<()> {
+    fn print_effect(&self, node: &str, workers: u64, out: &Output) -> anyhow::Result<()> {
         if out.is_json() {
             return out.print_json(&json!({"node": node, "workers": workers, "did": self.effect}));
         }

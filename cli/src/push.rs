@@ -5,17 +5,22 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
-use duly::admin::StoreUrl;
 use duly::bounds::ARGS_BYTES_MAX;
 use duly::job::{UniqueConflict, UniqueScope};
-use duly::{JobId, Priority, PushResult};
-use serde::Serialize;
+use duly::{JobId, Priority};
+use duly_http::views::PushedView;
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::Setup;
+use crate::backend::Backend;
+use crate::escape::{escape_text, truncate};
 use crate::exec::COMMAND_KIND;
 use crate::exit::{self, CliError};
-use crate::{input, store, time, wait};
+use crate::{input, time, wait};
+
+/// The longest part of args in an error.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// Push a job: a kind with its args, or a command to run
 ///
@@ -124,19 +129,6 @@ impl JobOptions {
     }
 }
 
-/// The result of a push for scripts.
-#[derive(Serialize)]
-struct PushOutput {
-    id: JobId,
-    /// `new`, `existing` or `replaced`.
-    pushed: &'static str,
-    /// The waiting job that was replaced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    old: Option<JobId>,
-    queue: String,
-    kind: String,
-}
-
 pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
     if verb.bulk && verb.kind.as_deref() == Some("-") {
         let reason = "--bulk reads stdin in any case: leave out the -, or name the kind that all lines are args of";
@@ -149,40 +141,64 @@ pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
         return crate::ndjson::run(base, verb.kind.is_some(), id, setup).await;
     }
     let (kind, args) = resolve_kind_and_args(verb.kind.clone(), verb.args.clone(), &verb.command)?;
-    let duly = store::open_or_create(setup).await?;
-    let job = verb.build_push(kind.clone(), args);
-    let id = job.job_id();
-    let pushed = duly.push(job).await.map_err(|error| with_hint(error, id))?;
-    let existing = matches!(pushed, PushResult::Existing(_));
+    check_args(&kind, &args, verb.args.is_some())?;
+    let backend = Backend::open_or_create(setup).await?;
+    let pushed = backend.push(verb.build_push(kind, args)).await?;
+    // A response without an id does not prove that the job was pushed.
+    let id: JobId = pushed.id.parse().context("the server did not name the job that it has pushed")?;
+    let existing = pushed.pushed == "existing";
     // Only improves the message, so a failed query is ignored.
-    let gone = existing && verb.id.is_some() && matches!(duly.jobs().get(pushed.id()).await, Ok(None));
-    let printed = verb.print_result(setup, kind, pushed, gone);
-    printed.with_context(|| {
-        format!("the job was pushed with the id {}, but the result could not be printed", pushed.id())
-    })?;
+    let gone = existing && verb.id.is_some() && matches!(backend.find_job(id).await, Ok(None));
+    let printed = verb.print_result(setup, &backend, &pushed, gone);
+    printed.with_context(|| format!("the job was pushed with the id {id}, but the result could not be printed"))?;
     if verb.wait {
         // An existing job may be gone, and its outcome with it.
         let origin = if existing { wait::JobOrigin::GivenById } else { wait::JobOrigin::JustPushed };
-        let record = wait::wait_until_final(&duly, pushed.id(), verb.wait_timeout, origin).await?;
-        wait::print_result(setup, record)?;
+        let job = wait::wait_until_final(&backend, id, verb.wait_timeout, origin).await?;
+        wait::print_result(setup, job)?;
     }
     Ok(())
 }
 
-/// Adds advice to the error of a push: the id for a repetition, or how to write args as JSON.
-fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
-    match &error {
-        duly::Error::Unknown { .. } => {
-            let message =
-                error.to_string().replace("with the same id", &format!("with --id {id}, which pushes it only once"));
-            CliError::new(exit::STORE_FAILED, message)
-        }
-        duly::Error::Invalid { field: "args", reason, .. } if reason.starts_with("not JSON") => CliError::new(
-            exit::USAGE,
-            format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"),
-        ),
-        _ => error.into(),
+/// Rejects args that no worker could use: text that is not JSON, and `command` jobs without a command.
+pub(crate) fn check_args(kind: &str, args: &str, were_given: bool) -> anyhow::Result<()> {
+    let parsed = serde_json::from_str::<serde::de::IgnoredAny>(args);
+    // The push itself reports args that are nested too deep.
+    if let Err(error) = parsed.as_ref().map(drop)
+        && !error.to_string().contains("recursion limit")
+    {
+        let shown = escape_text(&truncate(args, SHOWN_CHARS_MAX)).into_owned();
+        let hint = match were_given && is_plain_word(args) {
+            true => format!(
+                "to run a command, write `duly push -- {} {shown}`; to push text, '\"{shown}\"'",
+                escape_text(kind)
+            ),
+            false => "write a JSON value such as '{\"to\":\"ada\"}' or '\"text\"'".to_owned(),
+        };
+        return Err(CliError::new(exit::USAGE, format!("args: not JSON: {error}; {hint}")));
     }
+    if kind != COMMAND_KIND {
+        return Ok(());
+    }
+    let argv = serde_json::from_str::<PushedCommand>(args).map(|args| args.argv).unwrap_or_default();
+    match argv.first() {
+        Some(program) if !program.is_empty() => Ok(()),
+        _ => Err(CliError::new(
+            exit::USAGE,
+            "a job of the kind command needs a program to run; write `duly push -- PROGRAM ARGS...`",
+        )),
+    }
+}
+
+/// The part of the args of a `command` job that must be there.
+#[derive(Deserialize)]
+struct PushedCommand {
+    argv: Vec<String>,
+}
+
+/// Returns whether a text that is not JSON may be an argument of a command.
+fn is_plain_word(text: &str) -> bool {
+    !text.trim_start().starts_with(['{', '[', '"'])
 }
 
 /// Returns the args of a `command` job, which runs in `dir` or else in the current directory.
@@ -240,30 +256,30 @@ impl PushArgs {
         job
     }
 
-    fn print_result(&self, setup: &Setup, kind: String, pushed: PushResult, gone: bool) -> anyhow::Result<()> {
-        let out = &setup.out;
-        let (word, old) = match pushed {
-            PushResult::Existing(_) => ("existing", None),
-            PushResult::Replaced { old, .. } => ("replaced", Some(old)),
-            _ => ("new", None),
-        };
-        let id = pushed.id();
+    fn print_result(&self, setup: &Setup, backend: &Backend, pushed: &PushedView, gone: bool) -> anyhow::Result<()> {
+        let (out, id) = (&setup.out, escape_text(&pushed.id));
         if out.is_json() {
-            out.print_json(&PushOutput { id, pushed: word, old, queue: self.options.queue.clone(), kind })?;
+            out.print_json(pushed)?;
         } else {
-            out.print_line(&id.to_string())?;
+            out.print_line(&id)?;
         }
-        match old {
+        match &pushed.old {
             _ if gone => out.print_message(&format!(
                 "job {id} was pushed before, and is gone (done and not kept, or removed): nothing was pushed; to run it again, push it without --id"
             )),
-            _ if word == "existing" => out.print_message(&format!("job {id} exists already: nothing was pushed")),
-            Some(old) => out.print_message(&format!("job {id} replaced job {old}")),
+            _ if pushed.pushed == "existing" => {
+                out.print_message(&format!("job {id} exists already: nothing was pushed"));
+            }
+            Some(old) => out.print_message(&format!("job {id} replaced job {}", escape_text(old))),
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
                 let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::format_relative(at), time::format_date_time(at)));
-                let store = StoreUrl::parse(&store::resolve_url(setup)?)?;
-                out.print_hint(&format!("job {id}  queue={}  due {due}  store={store}", self.options.queue));
+                let place = match backend {
+                    Backend::Store(_) => "store",
+                    Backend::Server(_) => "server",
+                };
+                let url = backend.display_url();
+                out.print_hint(&format!("job {id}  queue={}  due {due}  {place}={url}", self.options.queue));
             }
         }
         Ok(())

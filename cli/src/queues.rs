@@ -3,18 +3,22 @@
 use clap::{ArgGroup, Subcommand};
 use duly::Duly;
 use duly::admin::Capacity;
+use duly_http::views::QueueView;
 use serde_json::json;
 
-use crate::audit::BulkAction;
+use crate::backend::{Backend, BulkTarget};
 use crate::escape::escape_text;
-use crate::output::Format;
-use crate::{Setup, audit, bulk, store, time};
+use crate::output::{Column, ColumnArgs, List};
+use crate::{Setup, audit, bulk, time};
 
 /// List, pause, resume, clear and remove queues, and set their capacity
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueuesVerb {
     /// List queues with the number of jobs in each state
-    Ls,
+    Ls {
+        #[command(flatten)]
+        columns: ColumnArgs,
+    },
     /// Set the capacity of a queue: a push beyond it is rejected
     #[command(group(ArgGroup::new("capacity").args(["jobs", "bytes", "none"]).required(true).multiple(true)))]
     Capacity {
@@ -22,8 +26,8 @@ pub(crate) enum QueuesVerb {
         /// The maximum number of unfinished jobs
         #[arg(long, value_name = "N")]
         jobs: Option<u64>,
-        /// The maximum bytes of args of unfinished jobs
-        #[arg(long, value_name = "N")]
+        /// The maximum bytes of args of unfinished jobs: 5000000, 5MB or 5MiB
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         bytes: Option<u64>,
         /// Remove the capacity
         #[arg(long, conflicts_with_all = ["jobs", "bytes"])]
@@ -51,33 +55,56 @@ pub(crate) enum QueuesVerb {
     },
 }
 
+/// The columns of `ls`.
+const COLUMNS: &[Column<QueueView>] = &[
+    Column::new("QUEUE", |queue| queue.queue.clone()),
+    Column::new("PAUSED", |queue| {
+        let moving = queue.moving_to.as_ref().map(|to| format!("moving to {to}"));
+        moving.unwrap_or_else(|| if queue.paused { "paused".to_owned() } else { String::new() })
+    }),
+    Column::new("SCHEDULED", |queue| queue.scheduled.to_string()),
+    Column::new("READY", |queue| queue.ready.to_string()),
+    Column::new("OLDEST", |queue| {
+        let oldest = queue.oldest_ms.map(|due| time::now().duration_since(time::from_millis(due)).unwrap_or_default());
+        oldest.map(time::format_duration).unwrap_or_default()
+    }),
+    Column::new("RUNNING", |queue| queue.running.to_string()),
+    Column::new("DONE", |queue| queue.done.to_string()),
+    Column::new("DEAD", |queue| queue.dead.to_string()),
+    Column::wide("CANCELLED", |queue| queue.cancelled.to_string()),
+    Column::wide("BYTES", |queue| queue.bytes.to_string()),
+    Column::new("CAPACITY", |queue| {
+        let capacity = Capacity::unlimited().jobs(queue.capacity_jobs).bytes(queue.capacity_bytes);
+        if capacity.is_unlimited() { String::new() } else { capacity.to_string() }
+    }),
+];
+
 pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
-        QueuesVerb::Ls => list_queues(setup).await,
+        QueuesVerb::Ls { columns } => {
+            let list = Backend::open_existing(setup).await?.queues().await?;
+            let empty = "no queues: a push creates the first";
+            setup.out.print_list(&list, &List { items: &list.queues, columns: COLUMNS, chosen: &columns, empty })
+        }
         QueuesVerb::Pause { queue } => {
-            let duly = store::open_or_create(setup).await?;
-            let note = empty_queue_note(&duly, &queue).await;
-            let paused = duly.queues().pause(&queue).await;
-            let changed = audit::record(&duly, "queues.pause", &queue, paused).await?;
+            let backend = Backend::open_or_create(setup).await?;
+            let note = empty_queue_note(&backend, &queue).await;
+            let changed = backend.pause_queue(&queue).await?;
             print_state(setup, &queue, true, changed, note)
         }
         QueuesVerb::Capacity { queue, jobs, bytes, none: _ } => {
             set_capacity(setup, &queue, Capacity::unlimited().jobs(jobs).bytes(bytes)).await
         }
         QueuesVerb::Clear { queue, dry_run } => {
-            let duly = store::open_existing(setup).await?;
-            let note = empty_queue_note(&duly, &queue).await;
+            let backend = Backend::open_existing(setup).await?;
+            let note = empty_queue_note(&backend, &queue).await;
             if !note.is_empty() {
                 setup.out.print_message(&format!("queue {queue} is empty{note}"));
             }
-            let (name, target) = ("queues.clear", Some(queue.clone()));
-            let action = BulkAction { duly: &duly, name, filter: None, target };
-            bulk::confirm_and_run(setup, action, duly.queues().clear(queue), "Remove", "removed", dry_run).await
+            bulk::confirm_and_run(setup, &backend, BulkTarget::Queue(queue), dry_run).await
         }
         QueuesVerb::Rm { queue } => {
-            let duly = store::open_existing(setup).await?;
-            let removed = duly.queues().remove(&queue).await;
-            audit::record(&duly, "queues.remove", &queue, removed).await?;
+            Backend::open_existing(setup).await?.remove_queue(&queue).await?;
             if setup.out.is_json() {
                 return setup.out.print_json(&json!({"queue": queue, "did": "removed"}));
             }
@@ -88,11 +115,28 @@ pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
+/// Parses a number of bytes: `5000000`, `5MB` or `5MiB`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1_000,
+        "kib" => 1 << 10,
+        "m" | "mb" => 1_000_000,
+        "mib" => 1 << 20,
+        "g" | "gb" => 1_000_000_000,
+        "gib" => 1 << 30,
+        _ => return Err(NOT_A_SIZE.to_owned()),
+    };
+    text[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(|| NOT_A_SIZE.to_owned())
+}
+
+const NOT_A_SIZE: &str = "not a size; write 5000000, 5MB or 5MiB";
+
 async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow::Result<()> {
-    let duly = store::open_or_create(setup).await?;
-    let note = empty_queue_note(&duly, queue).await;
-    let set = duly.queues().set_capacity(queue, capacity).await;
-    let previous = audit::record(&duly, "queues.edit", queue, set).await?;
+    let backend = Backend::open_or_create(setup).await?;
+    let note = empty_queue_note(&backend, queue).await;
+    let previous = backend.set_queue_capacity(queue, capacity).await?;
     if setup.out.is_json() {
         return setup.out.print_json(&json!({"queue": queue, "capacity": capacity, "was": previous}));
     }
@@ -103,27 +147,26 @@ async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow:
 /// Returns a note for a queue that is empty or unknown, in case its name is mistyped.
 ///
 /// Returns no note if the counts are unavailable: the verb must not fail because another queue is unreachable.
-async fn empty_queue_note(duly: &Duly, queue: &str) -> &'static str {
-    let Ok(counts) = duly.queues().counts().await else {
+async fn empty_queue_note(backend: &Backend, queue: &str) -> &'static str {
+    let Ok(found) = backend.find_queue(queue).await else {
         return "";
     };
-    let Some(count) = counts.into_iter().find(|count| count.queue == queue) else {
+    let Some(queue) = found else {
         return " (nothing was ever pushed to it)";
     };
-    let jobs = count.scheduled + count.ready + count.running + count.done + count.dead + count.cancelled;
+    let jobs = queue.scheduled + queue.ready + queue.running + queue.done + queue.dead + queue.cancelled;
     if jobs == 0 { " (there is no job in it)" } else { "" }
 }
 
 async fn resume_queue(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
-    let note = empty_queue_note(&duly, queue).await;
-    let abandoned = abandon_move && abandon_transfer(&duly, queue).await?;
-    let resumed = duly.queues().resume(queue).await;
-    let changed = audit::record(&duly, "queues.resume", queue, resumed).await?;
+    let backend = Backend::open_existing(setup).await?;
+    let note = empty_queue_note(&backend, queue).await;
+    let abandoned =
+        abandon_move && abandon_transfer(backend.require_store("queues resume --abandon-move")?, queue).await?;
+    let changed = backend.resume_queue(queue).await?;
     print_state(setup, queue, false, changed || abandoned, note)?;
-    let counts = duly.queues().counts().await?;
-    if let Some(moving) = counts.into_iter().find(|count| count.queue == queue).and_then(|count| count.moving) {
-        let to = escape_text(&moving.to);
+    if let Some(to) = backend.find_queue(queue).await?.and_then(|found| found.moving_to) {
+        let to = escape_text(&to);
         setup.out.print_message(&format!(
             "but it is moving to {to}, and nothing is claimed from it until that has ended: run that `duly move` again if it was interrupted"
         ));
@@ -139,34 +182,6 @@ async fn abandon_transfer(duly: &Duly, queue: &str) -> duly::Result<bool> {
     }
 }
 
-async fn list_queues(setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
-    let (counts, now) = (duly.queues().counts().await?, duly.now());
-    let out = &setup.out;
-    match out.format {
-        Format::Json => out.print_json(&counts),
-        Format::Ndjson => counts.iter().try_for_each(|count| out.print_json(count)),
-        Format::Table | Format::Wide => {
-            let rows = counts.into_iter().map(|c| {
-                let numbers = [c.scheduled, c.ready, c.running, c.done, c.dead].map(|n| n.to_string());
-                let [scheduled, ready, running, done, dead] = numbers;
-                let state = match (&c.moving, c.paused) {
-                    (Some(moving), _) => format!("moving to {}", moving.to),
-                    (None, true) => "paused".to_owned(),
-                    (None, false) => String::new(),
-                };
-                let oldest =
-                    c.oldest_ready.map(|due| time::format_duration(now.duration_since(due).unwrap_or_default()));
-                let oldest = oldest.unwrap_or_default();
-                let capacity = if c.capacity.is_unlimited() { String::new() } else { c.capacity.to_string() };
-                [c.queue, state, scheduled, ready, oldest, running, done, dead, capacity]
-            });
-            let head = ["QUEUE", "PAUSED", "SCHEDULED", "READY", "OLDEST", "RUNNING", "DONE", "DEAD", "CAPACITY"];
-            out.print_table(head, rows.collect())
-        }
-    }
-}
-
 fn print_state(setup: &Setup, queue: &str, paused: bool, changed: bool, note: &str) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.print_json(&json!({"queue": queue, "paused": paused, "changed": changed}));
@@ -175,4 +190,20 @@ fn print_state(setup: &Setup, queue: &str, paused: bool, changed: bool, note: &s
     let already = if changed { "" } else { " already" };
     setup.out.print_message(&format!("queue {queue} is {word}{already}{note}"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_parsed() {
+        let cases = [("0", 0), ("5000000", 5_000_000), ("5MB", 5_000_000), ("5 mib", 5 << 20), ("2GiB", 2 << 30)];
+        for (text, bytes) in cases {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "5X", "MB", "-1", "1.5MB", "99999999999999999999", "18446744073709551615k"] {
+            assert_eq!(parse_size(text), Err(NOT_A_SIZE.to_owned()), "{text}");
+        }
+    }
 }

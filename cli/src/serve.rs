@@ -18,7 +18,9 @@ use crate::work::{self, WorkArgs};
 use crate::{admin_token, open_files, store, systemd};
 
 /// The default listen address.
-const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
+/// The variable with the listen address.
+pub(crate) const LISTEN_ENV: &str = "DULY_LISTEN";
 
 /// Serve the HTTP API and the dashboard
 ///
@@ -27,7 +29,7 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The address to listen on; a port alone means 127.0.0.1 [env: DULY_LISTEN] [default: 127.0.0.1:7711]
-    #[arg(long, value_name = "ADDRESS", env = "DULY_LISTEN", hide_env = true)]
+    #[arg(long, value_name = "ADDRESS", env = LISTEN_ENV, hide_env = true)]
     listen: Option<String>,
 
     /// Reject every change
@@ -87,6 +89,12 @@ pub(crate) struct UpArgs {
     /// Run jobs of the kind `command` from a server too: everyone who may push there runs programs as this user
     #[arg(long)]
     commands: bool,
+    /// A program that runs every kind except `command`; its arguments follow after `--`
+    #[arg(long, value_name = "PROGRAM")]
+    exec: Option<String>,
+    /// Arguments for the program of --exec
+    #[arg(last = true, requires = "exec", value_name = "ARGS")]
+    exec_args: Vec<String>,
 }
 
 pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
@@ -94,7 +102,7 @@ pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
     let server = verb.start_listening(setup, duly).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
-    verb.print_address(setup, &server, false)?;
+    verb.print_address(setup, &server, RunsHere::Nothing)?;
     systemd::notify_serving(&server.address().to_string());
     tokio::select! {
         served = server.serve_until(stop) => Ok(served?),
@@ -104,15 +112,17 @@ pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
-    let UpArgs { serve, queues, concurrency, commands } = verb;
+    let UpArgs { serve, queues, concurrency, commands, exec, exec_args } = verb;
+    // Without a program, only commands run.
+    let runs = if exec.is_some() || setup.config.work.exec.is_some() { RunsHere::AnyKind } else { RunsHere::Commands };
     let duly = store::open_long_lived(&setup).await?;
     let server = serve.start_listening(&setup, duly.clone()).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
-    serve.print_address(&setup, &server, true)?;
+    serve.print_address(&setup, &server, runs)?;
     let serving = tokio::spawn(server.serve_until(stop.clone()));
     let result = work::run_until(
-        WorkArgs::for_queues(queues, concurrency, commands),
+        WorkArgs::for_queues(queues, concurrency, commands).exec(exec, exec_args),
         setup,
         &duly,
         stop.clone(),
@@ -126,6 +136,14 @@ pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
         () = at_once.cancelled() => {}
     }
     result
+}
+
+/// The jobs that the process of a server runs itself.
+#[derive(Clone, Copy)]
+enum RunsHere {
+    Nothing,
+    Commands,
+    AnyKind,
 }
 
 impl ServeArgs {
@@ -168,7 +186,7 @@ impl ServeArgs {
     }
 
     /// Prints the URL and the next steps.
-    fn print_address(&self, setup: &Setup, server: &BoundServer, has_worker: bool) -> anyhow::Result<()> {
+    fn print_address(&self, setup: &Setup, server: &BoundServer, runs: RunsHere) -> anyhow::Result<()> {
         let (url, store) = (format!("http://{}", server.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
         if setup.out.is_json() || logs::is_json() {
             let mut address = serde_json::json!({ "url": url, "store": store.to_string() });
@@ -191,11 +209,16 @@ impl ServeArgs {
             return Ok(());
         }
         setup.out.print_hint(&format!("the store {store}: open {url} in a browser, or push a job from anywhere here:"));
-        setup.out.print_hint(&format!(
+        let curl = format!(
             "  curl -H 'Content-Type: application/json' -d '{{\"kind\":\"hello\",\"args\":{{}}}}' {url}/api/v1/jobs"
-        ));
-        if has_worker {
-            setup.out.print_hint("  duly push -- echo hello        # in another terminal: it runs right here");
+        );
+        match runs {
+            RunsHere::Nothing => setup.out.print_hint(&format!("{curl}   # for a worker that has a handler for hello")),
+            RunsHere::Commands => {
+                setup.out.print_hint("  duly push -- echo hello   # in another terminal: it runs right here");
+                setup.out.print_hint("jobs of other kinds need `--exec PROGRAM` here, or a worker of their own");
+            }
+            RunsHere::AnyKind => setup.out.print_hint(&format!("{curl}   # it runs right here")),
         }
         setup.out.print_hint("Ctrl-C ends it.");
         Ok(())

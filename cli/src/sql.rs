@@ -82,7 +82,7 @@ fn print_result(table: &SqlTable, out: &Output) -> anyhow::Result<()> {
     match out.format {
         Format::Json => out.print_json(&table.rows.iter().map(|row| row_to_json(table, row)).collect::<Vec<_>>())?,
         Format::Ndjson => table.rows.iter().try_for_each(|row| out.print_json(&row_to_json(table, row)))?,
-        Format::Table | Format::Wide => {
+        Format::Table | Format::Wide | Format::Name => {
             let mut lines = vec![table.columns.clone()];
             lines.extend(table.rows.iter().map(|row| row.iter().map(format_cell).collect()));
             align_columns(&lines).iter().try_for_each(|line| out.print_line(line))?;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use duly::Duly;
-use duly::admin::{HistoryQuery, StatCounters};
-use serde_json::json;
+use duly_http::views::QueueStatsView;
+use serde::Serialize;
 
-use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::backend::Backend;
+use crate::output::{Column, ColumnArgs, List, pluralize};
+use crate::{Setup, time};
 
 /// How often `--watch` prints the table.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
@@ -27,12 +27,14 @@ pub(crate) struct StatsArgs {
     /// Repeat every two seconds until interrupted
     #[arg(long)]
     watch: bool,
+    #[command(flatten)]
+    columns: ColumnArgs,
 }
 
 pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     loop {
-        print_stats(&duly, &verb, setup).await?;
+        print_stats(&backend, &verb, setup).await?;
         if !verb.watch {
             return Ok(());
         }
@@ -40,56 +42,41 @@ pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
-    let history = duly.queues().history(HistoryQuery::last_minutes(verb.minutes).queue(verb.queue.clone())).await?;
-    let queues = history.by_queue();
-    let row = |queue: &str, counters: &StatCounters| {
-        let percentile = |q: f64| [&counters.lateness, &counters.duration].map(|histogram| histogram.quantile(q));
-        let ([late, took], [late_99, took_99]) = (percentile(0.5), percentile(0.99));
-        let format = |time: Option<Duration>| time.map(time::format_duration).unwrap_or_default();
-        let StatCounters { pushed, done, retried, buried, released, cancelled, taken_back, .. } = counters;
-        let counts = [pushed, done, retried, buried, released, cancelled, taken_back];
-        let [pushed, done, retried, buried, released, cancelled, taken_back] = counts.map(u64::to_string);
-        let rate = format!("{:.1}/s", counters.done as f64 / (f64::from(verb.minutes) * 60.0));
-        let times = [late, late_99, took, took_99].map(format);
-        let [late, late_99, took, took_99] = times;
-        let queue = queue.to_owned();
-        [queue, pushed, done, rate, retried, buried, released, cancelled, taken_back, late, late_99, took, took_99]
-    };
-    match setup.out.format {
-        Format::Json | Format::Ndjson => {
-            let millis = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
-            let rows = queues.iter().map(|(queue, counters)| {
-                json!({
-                    "queue": queue, "minutes": verb.minutes,
-                    "pushed": counters.pushed, "done": counters.done, "retried": counters.retried, "buried": counters.buried,
-                    "released": counters.released, "cancelled": counters.cancelled, "taken_back": counters.taken_back,
-                    "lateness_ms": {"p50": millis(counters.lateness.quantile(0.5)), "p99": millis(counters.lateness.quantile(0.99))},
-                    "duration_ms": {"p50": millis(counters.duration.quantile(0.5)), "p99": millis(counters.duration.quantile(0.99))},
-                })
-            });
-            match setup.out.format {
-                Format::Json => setup.out.print_json(&rows.collect::<Vec<_>>()),
-                _ => rows.into_iter().try_for_each(|row| setup.out.print_json(&row)),
-            }
-        }
-        Format::Table | Format::Wide => {
-            let head = [
-                "QUEUE",
-                "PUSHED",
-                "DONE",
-                "RATE",
-                "RETRIED",
-                "BURIED",
-                "RELEASED",
-                "CANCELLED",
-                "TAKEN BACK",
-                "LATE ~P50",
-                "LATE ~P99",
-                "TOOK ~P50",
-                "TOOK ~P99",
-            ];
-            setup.out.print_table(head, queues.iter().map(|(queue, counters)| row(queue, counters)).collect())
-        }
-    }
+/// The sums of one queue.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct StatsRow {
+    sums: QueueStatsView,
+    #[serde(skip)]
+    minutes: u32,
+}
+
+/// The columns of the table.
+const COLUMNS: &[Column<StatsRow>] = &[
+    Column::new("QUEUE", |row| row.sums.queue.clone()),
+    Column::new("PUSHED", |row| row.sums.pushed.to_string()),
+    Column::new("DONE", |row| row.sums.done.to_string()),
+    Column::new("RATE", |row| format!("{:.1}/s", row.sums.done as f64 / (f64::from(row.minutes) * 60.0))),
+    Column::new("RETRIED", |row| row.sums.retried.to_string()),
+    Column::new("BURIED", |row| row.sums.buried.to_string()),
+    Column::new("RELEASED", |row| row.sums.released.to_string()),
+    Column::new("CANCELLED", |row| row.sums.cancelled.to_string()),
+    Column::new("TAKEN BACK", |row| row.sums.taken_back.to_string()),
+    Column::new("LATE ~P50", |row| format_millis(row.sums.lateness.p50_ms)),
+    Column::new("LATE ~P99", |row| format_millis(row.sums.lateness.p99_ms)),
+    Column::new("TOOK ~P50", |row| format_millis(row.sums.duration.p50_ms)),
+    Column::new("TOOK ~P99", |row| format_millis(row.sums.duration.p99_ms)),
+];
+
+async fn print_stats(backend: &Backend, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
+    let stats = backend.queue_stats(verb.minutes, verb.queue.as_deref()).await?;
+    let empty = format!("nothing happened in the last {}", pluralize(verb.minutes.into(), "minute", "minutes"));
+    let row = |sums: &QueueStatsView| StatsRow { sums: sums.clone(), minutes: verb.minutes };
+    let rows: Vec<StatsRow> = stats.queues.iter().map(row).collect();
+    let list = List { items: &rows, columns: COLUMNS, chosen: &verb.columns, empty: &empty };
+    setup.out.print_list(&stats, &list)
+}
+
+fn format_millis(ms: Option<f64>) -> String {
+    ms.map(|ms| time::format_duration(Duration::from_secs_f64(ms.max(0.0) / 1e3))).unwrap_or_default()
 }

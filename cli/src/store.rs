@@ -20,6 +20,18 @@ const CLUSTER_KEY_ENV: &str = "DULY_CLUSTER_KEY";
 
 /// Returns the store's URL: flag, then environment, then `duly.toml`, then the default.
 pub(crate) fn resolve_url(setup: &Setup) -> anyhow::Result<String> {
+    let url = find_url(setup)?;
+    match url.starts_with("http://") || url.starts_with("https://") {
+        // The text may contain a password.
+        true => Err(CliError::new(
+            exit::USAGE,
+            "store: this is the address of a `duly serve`, not of a store; use --server URL for it",
+        )),
+        false => Ok(url),
+    }
+}
+
+fn find_url(setup: &Setup) -> anyhow::Result<String> {
     if let Some(url) = &setup.store_flag {
         return Ok(url.clone());
     }

@@ -6,6 +6,8 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
 
+const NOT_A_TIME: &str = "not a time; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00";
+
 /// Returns the current time.
 pub(crate) fn now() -> SystemTime {
     duly::Clock::system().now()
@@ -36,9 +38,15 @@ fn to_local(moment: SystemTime) -> Zoned {
 
 /// Parses a time for clap; it is local unless it names a zone.
 pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
-    parse_time_relative_to(text, &to_local(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
-        "not a time; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
-    })
+    let parsed = parse_time_relative_to(text, &to_local(now()));
+    parsed.map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| NOT_A_TIME.to_owned())
+}
+
+/// Parses a time; it is in this zone unless it names one.
+pub(crate) fn parse_time_in_zone(text: &str, zone: &str) -> Result<SystemTime, String> {
+    let zone = TimeZone::get(zone).unwrap_or_else(|_| TimeZone::system());
+    let parsed = parse_time_relative_to(text, &to_timestamp(now()).to_zoned(zone));
+    parsed.map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| NOT_A_TIME.to_owned())
 }
 
 fn parse_time_relative_to(text: &str, now: &Zoned) -> Option<Zoned> {
@@ -94,6 +102,11 @@ pub(crate) fn format_rfc3339(moment: SystemTime) -> String {
 /// Formats as RFC 3339 in UTC, as the logs of the library do.
 pub(crate) fn format_utc(moment: SystemTime) -> String {
     Timestamp::from_microsecond(to_micros(moment)).map_or_else(|_| "-".to_owned(), |at| format!("{at:.6}"))
+}
+
+/// Returns the time that is `ms` milliseconds after 1970.
+pub(crate) fn from_millis(ms: i64) -> SystemTime {
+    SystemTime::from(Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX))
 }
 
 /// Returns the name of the local zone.

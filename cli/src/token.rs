@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use duly::admin::Role;
-use serde_json::json;
+use duly_http::views::TokenView;
 
-use crate::output::Format;
-use crate::{Setup, audit, store, time};
+use crate::backend::Backend;
+use crate::output::{Column, ColumnArgs, List};
+use crate::{Setup, time};
 
 /// Create, list and remove tokens, which identify people and programs over HTTP
 #[derive(Debug, Subcommand)]
@@ -24,19 +25,34 @@ pub(crate) enum TokenVerb {
         expires: Option<Duration>,
     },
     /// List tokens
-    Ls,
+    Ls {
+        #[command(flatten)]
+        columns: ColumnArgs,
+    },
     /// Remove a token; servers reject it within two seconds
     Rm { name: String },
 }
 
+/// The columns of `ls`.
+const COLUMNS: &[Column<TokenView>] = &[
+    Column::new("NAME", |token| token.name.clone()),
+    Column::new("ROLE", |token| token.role.to_string()),
+    Column::new("CREATED", |token| time::format_date_time(time::from_millis(token.created_ms))),
+    Column::new("EXPIRES", |token| {
+        token.expires_ms.map_or("never".to_owned(), |at| time::format_date_time(time::from_millis(at)))
+    }),
+];
+
 pub(crate) async fn run(verb: TokenVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         TokenVerb::Create { name, role, expires } => create_token(setup, &name, role, expires).await,
-        TokenVerb::Ls => list_tokens(setup).await,
+        TokenVerb::Ls { columns } => {
+            let list = Backend::open_existing(setup).await?.tokens().await?;
+            let empty = "no tokens: `duly token create NAME` makes the first";
+            setup.out.print_list(&list, &List { items: &list.tokens, columns: COLUMNS, chosen: &columns, empty })
+        }
         TokenVerb::Rm { name } => {
-            let duly = store::open_existing(setup).await?;
-            let removed = duly.tokens().remove(&name).await;
-            audit::record(&duly, "tokens.remove", &name, removed).await?;
+            Backend::open_existing(setup).await?.remove_token(&name).await?;
             setup.out.print_message(&format!("token {name} is removed"));
             Ok(())
         }
@@ -44,31 +60,13 @@ pub(crate) async fn run(verb: TokenVerb, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn create_token(setup: &Setup, name: &str, role: Role, expires: Option<Duration>) -> anyhow::Result<()> {
-    let duly = store::open_or_create(setup).await?;
-    let created = duly.tokens().create(name, role, expires).await;
-    let secret = audit::record(&duly, "tokens.create", name, created).await?;
+    let created = Backend::open_or_create(setup).await?.create_token(name, role, expires).await?;
     if setup.out.is_json() {
-        return setup.out.print_json(&json!({ "name": name, "role": role, "token": secret.as_str() }));
+        return setup.out.print_json(&created);
     }
-    setup.out.print_line(secret.as_str())?;
+    setup.out.print_line(&created.token)?;
     setup.out.print_hint(&format!(
         "token {name} ({role}): this is the only time that it is shown. Send it as `Authorization: Bearer ...`"
     ));
     Ok(())
-}
-
-async fn list_tokens(setup: &Setup) -> anyhow::Result<()> {
-    let tokens = store::open_existing(setup).await?.tokens().list().await?;
-    let out = &setup.out;
-    match out.format {
-        Format::Json => out.print_json(&tokens),
-        Format::Ndjson => tokens.iter().try_for_each(|token| out.print_json(token)),
-        Format::Table | Format::Wide => {
-            let rows = tokens.into_iter().map(|token| {
-                let expires = token.expires.map_or("never".to_owned(), time::format_date_time);
-                [token.name, token.role.to_string(), time::format_date_time(token.created), expires]
-            });
-            out.print_table(["NAME", "ROLE", "CREATED", "EXPIRES"], rows.collect())
-        }
-    }
 }

@@ -138,7 +138,7 @@ fn print_report(out: &Output, queues: &[QueueTransferReport], to: &StoreUrl) -> 
     match out.format {
         Format::Json => out.print_json(&TransferSummary { moved: total, queues })?,
         Format::Ndjson => queues.iter().try_for_each(|queue| out.print_json(queue))?,
-        Format::Table | Format::Wide => {
+        Format::Table | Format::Wide | Format::Name => {
             let rows = queues.iter().filter(|queue| queue.total() > 0).map(|q| {
                 let numbers = [q.ready, q.scheduled, q.dead, q.cancelled, q.done].map(|n| n.to_string());
                 let [ready, scheduled, dead, cancelled, done] = numbers;

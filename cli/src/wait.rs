@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use duly::{Duly, JobId, JobRecord, State};
+use duly::{JobId, State};
+use duly_http::views::JobView;
 
 use crate::Setup;
+use crate::backend::{Backend, WaitEnd};
 use crate::escape::escape_text;
 use crate::exit::{self, CliError};
 
@@ -19,36 +21,25 @@ pub(crate) enum JobOrigin {
 
 /// Waits until the job is done or dead; returns `None` if it is done and not kept.
 pub(crate) async fn wait_until_final(
-    duly: &Duly,
+    backend: &Backend,
     id: JobId,
     timeout: Option<Duration>,
     origin: JobOrigin,
-) -> anyhow::Result<Option<JobRecord>> {
-    let initial = duly.jobs().get(id).await?;
-    let waited = match timeout {
-        Some(timeout) => tokio::time::timeout(timeout, duly.jobs().wait(id)).await,
-        None => Ok(duly.jobs().wait(id).await),
-    };
-    match waited {
-        Ok(result) => match result? {
-            Some(record) => Ok(Some(record)),
-            None => resolve_missing_job(id, initial.as_ref(), origin),
-        },
-        // The job may have ended at the last moment, or before the wait began.
-        Err(_) => match duly.jobs().get(id).await? {
-            Some(record) if record.state.is_final() => Ok(Some(record)),
-            Some(record) => {
-                Err(CliError::new(exit::TIMED_OUT, format!("job {id} is still {}: stopped waiting", record.state)))
-            }
-            None => resolve_missing_job(id, initial.as_ref(), origin),
-        },
+) -> anyhow::Result<Option<JobView>> {
+    let initial = backend.find_job(id).await?;
+    match backend.wait_for_job(id, timeout).await? {
+        WaitEnd::Final(job) => Ok(Some(*job)),
+        WaitEnd::Gone => resolve_missing_job(id, initial.as_ref(), origin),
+        WaitEnd::TimedOut(state) => {
+            Err(CliError::new(exit::TIMED_OUT, format!("job {id} is still {state}: stopped waiting")))
+        }
     }
 }
 
 /// Decides about a job that is no longer in the store: done without keep time, or not found. Dead jobs always stay.
-fn resolve_missing_job(id: JobId, initial: Option<&JobRecord>, origin: JobOrigin) -> anyhow::Result<Option<JobRecord>> {
+fn resolve_missing_job(id: JobId, initial: Option<&JobView>, origin: JobOrigin) -> anyhow::Result<Option<JobView>> {
     let was_done = match initial {
-        Some(record) => record.job.keep.is_zero(),
+        Some(job) => job.keep_ms == 0,
         None => origin == JobOrigin::JustPushed,
     };
     if was_done {
@@ -58,21 +49,18 @@ fn resolve_missing_job(id: JobId, initial: Option<&JobRecord>, origin: JobOrigin
 }
 
 /// Prints the result of a wait; a dead or cancelled job is an error.
-pub(crate) fn print_result(setup: &Setup, record: Option<JobRecord>) -> anyhow::Result<()> {
-    let Some(record) = record else {
-        setup.out.print_hint("done");
-        return Ok(());
-    };
-    if record.state == State::Cancelled {
-        return Err(CliError::new(exit::FAILURE, format!("job {} was cancelled", record.job.id)));
+pub(crate) fn print_result(setup: &Setup, job: Option<JobView>) -> anyhow::Result<()> {
+    let job = job.map(|job| (job.state.parse::<State>(), job));
+    match job {
+        Some((Ok(State::Cancelled), job)) => Err(CliError::new(exit::FAILURE, format!("job {} was cancelled", job.id))),
+        Some((Ok(State::Dead), job)) => {
+            let error = job.failures.last().map_or("no error was recorded", |failure| failure.error.as_str());
+            let reason = format!("job {} is dead: {}", job.id, escape_text(error.trim_end()));
+            Err(CliError::new(exit::FAILURE, reason))
+        }
+        _ => {
+            setup.out.print_hint("done");
+            Ok(())
+        }
     }
-    if record.state == State::Dead {
-        let error = record.failures.last().map_or("no error was recorded", |failure| failure.error.as_str());
-        return Err(CliError::new(
-            exit::FAILURE,
-            format!("job {} is dead: {}", record.job.id, escape_text(error.trim_end())),
-        ));
-    }
-    setup.out.print_hint("done");
-    Ok(())
 }

@@ -263,6 +263,11 @@ impl WorkArgs {
         WorkArgs { queues, concurrency, exec, exec_args, kinds, commands, until_empty, grace, max_crashes }
     }
 
+    /// Sets the program that runs all kinds but commands.
+    pub(crate) fn exec(self, exec: Option<String>, exec_args: Vec<String>) -> Self {
+        WorkArgs { exec, exec_args, ..self }
+    }
+
     fn resolve_settings(&self, config: WorkConfig, is_local: bool) -> anyhow::Result<WorkSettings> {
         let invalid = |field: &str, reason: &str| CliError::new(exit::USAGE, format!("{field}: {reason}"));
         let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };

@@ -6,7 +6,11 @@ use std::time::Duration;
 use clap::Args;
 use duly::cron::{CronRule, Missed, Overlap};
 
-use crate::{Setup, audit, push, store};
+use crate::backend::Backend;
+use crate::exit::{self, CliError};
+use crate::{Setup, push};
+
+const NAMED_PATTERNS: &str = "named patterns are @hourly, @daily, @weekly, @monthly and @yearly";
 
 /// Store a rule: a pattern, and the job to push at each of its times
 ///
@@ -55,13 +59,15 @@ pub(crate) struct CronAddArgs {
 
 impl CronAddArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
-        let rule = self.build_rule()?;
+        let is_named = self.pattern.starts_with('@');
         // Rejects invalid patterns before a store file is created.
-        rule.schedule()?;
-        let (duly, name) = (store::open_or_create(setup).await?, rule.name.clone());
-        let saved = duly.crons().put(rule).await;
-        let record = audit::record(&duly, "cron.save", name, saved).await?;
-        super::print_rule(setup, &record)
+        let checked = self.build_rule().and_then(|rule| rule.schedule().map(|_| rule).map_err(Into::into));
+        let rule = checked.map_err(|error| match is_named && exit::exit_code(&error) == exit::USAGE {
+            true => CliError::new(exit::USAGE, format!("{error}; {NAMED_PATTERNS}")),
+            false => error,
+        })?;
+        let rule = Backend::open_or_create(setup).await?.save_rule(rule).await?;
+        super::print_rule(setup, &rule)
     }
 
     fn build_rule(self) -> anyhow::Result<CronRule> {
@@ -69,6 +75,7 @@ impl CronAddArgs {
             Some(kind) => (kind, self.args.unwrap_or_else(|| "null".to_owned())),
             None => push::resolve_kind_and_args(None, None, &self.command)?,
         };
+        push::check_args(&kind, &args, false)?;
         let rule = CronRule::new(self.name, self.pattern, self.options.build_push(kind, args))?;
         Ok(rule.tz(self.tz).missed(self.missed).overlap(self.overlap).jitter(self.jitter.unwrap_or_default()))
     }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use duly::cron::{CronChange, CronChanges, CronRule};
-use duly::{Duly, Priority, Push};
+use duly::{Priority, Push};
 use serde::Deserialize;
 
+use crate::backend::Backend;
 use crate::exec::COMMAND_KIND;
 use crate::exit::{self, CliError};
 use crate::output::{GREEN, RED, YELLOW, paint, pluralize};
-use crate::{Setup, audit, input, push, store};
+use crate::{Setup, input, push};
 
 /// The maximum size of a rules file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -78,6 +79,7 @@ impl CronFileEntry {
             }
             _ => return Err(CliError::new(exit::USAGE, "needs either a kind (with args) or a command (with dir)")),
         };
+        push::check_args(&kind, &args, false)?;
         let duration = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
         let mut job = Push::new(kind, args).tags(self.tags.iter().cloned()).priority(self.priority.unwrap_or_default());
         if let Some(queue) = &self.queue {
@@ -143,9 +145,9 @@ impl CronApplyArgs {
                 .map_err(|error| CliError::new(exit::USAGE, format!("{}: rule {}: {error}", self.file, entry.name)))
         };
         let rules: Vec<CronRule> = entries.iter().map(build_rule).collect::<anyhow::Result<_>>()?;
-        let duly = store::open_or_create(setup).await?;
-        let changes = duly.crons().diff(&rules, !self.no_remove).await?;
-        print_changes(setup, &changes)?;
+        let backend = Backend::open_or_create(setup).await?;
+        let changes = backend.compare_rules(&rules, !self.no_remove).await?;
+        print_changes(setup, &changes, self.dry_run)?;
         if self.dry_run {
             return Ok(());
         }
@@ -156,11 +158,10 @@ impl CronApplyArgs {
         }
         let changed = changes.values().filter(|change| **change != CronChange::Unchanged).count();
         if changed > 0 {
-            let (target, apply) =
-                (format!("{} ({changed} rules)", self.file), duly.crons().apply(&rules, !self.no_remove));
-            audit::record_steps(&[&duly], "cron.apply", &target, apply, || None).await?;
+            let target = format!("{} ({})", self.file, pluralize(changed as u64, "rule", "rules"));
+            backend.apply_rules(&rules, !self.no_remove, &changes, &target).await?;
         }
-        set_paused(&duly, &entries).await
+        set_paused(&backend, &entries).await
     }
 
     fn read_file(&self) -> anyhow::Result<CronFile> {
@@ -178,27 +179,22 @@ impl CronApplyArgs {
 }
 
 /// Pauses and resumes rules as the file says. A rule that is in its state already is left alone.
-async fn set_paused(duly: &Duly, entries: &[CronFileEntry]) -> anyhow::Result<()> {
+async fn set_paused(backend: &Backend, entries: &[CronFileEntry]) -> anyhow::Result<()> {
     let wanted: Vec<(&str, bool)> =
         entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.paused?))).collect();
     if wanted.is_empty() {
         return Ok(());
     }
-    let stored = duly.crons().list().await?;
+    let stored = backend.rules().await?.rules;
     for (name, paused) in wanted {
-        if stored.iter().any(|record| record.rule.name == name && record.paused == paused) {
-            continue;
+        if !stored.iter().any(|rule| rule.name == name && rule.paused == paused) {
+            backend.set_rule_paused(name, paused).await?;
         }
-        let (action, changed) = match paused {
-            true => ("cron.pause", duly.crons().pause(name).await),
-            false => ("cron.resume", duly.crons().resume(name).await),
-        };
-        audit::record(duly, action, name, changed).await?;
     }
     Ok(())
 }
 
-fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
+fn print_changes(setup: &Setup, changes: &CronChanges, dry_run: bool) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.print_json(changes);
     }
@@ -212,6 +208,8 @@ fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
         setup.out.print_line(&line)?;
     }
     let unchanged = changes.values().filter(|change| **change == CronChange::Unchanged).count();
-    setup.out.print_message(&format!("{} changed, {unchanged} unchanged", changes.len() - unchanged));
+    let would = if dry_run { "would change" } else { "changed" };
+    let changed = pluralize((changes.len() - unchanged) as u64, "rule", "rules");
+    setup.out.print_message(&format!("{changed} {would}, {unchanged} unchanged"));
     Ok(())
 }

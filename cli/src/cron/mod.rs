@@ -5,11 +5,13 @@ mod apply;
 mod show;
 
 use clap::Subcommand;
-use duly::PushResult;
-use duly::cron::CronRecord;
+use duly_http::views::RuleView;
 use serde_json::json;
 
-use crate::{Setup, audit, input, store};
+use crate::backend::Backend;
+use crate::escape::escape_text;
+use crate::output::ColumnArgs;
+use crate::{Setup, input};
 
 /// Rules that push a job at each time of a pattern
 #[derive(Debug, Subcommand)]
@@ -17,7 +19,10 @@ pub(crate) enum CronVerb {
     Add(add::CronAddArgs),
     Apply(apply::CronApplyArgs),
     /// List rules with their next times
-    Ls,
+    Ls {
+        #[command(flatten)]
+        columns: ColumnArgs,
+    },
     /// Show a rule with all its settings
     Get {
         /// The rule's name
@@ -51,57 +56,51 @@ pub(crate) async fn run(verb: CronVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         CronVerb::Add(add) => add.run(setup).await,
         CronVerb::Apply(apply) => apply.run(setup).await,
-        CronVerb::Ls => show::list(setup).await,
+        CronVerb::Ls { columns } => show::list(setup, &columns).await,
         CronVerb::Get { name } => show::get(setup, &name).await,
         CronVerb::Next(next) => next.run(setup).await,
-        CronVerb::Pause { name } => {
-            let duly = store::open_existing(setup).await?;
-            let paused = duly.crons().pause(&name).await;
-            print_rule(setup, &audit::record(&duly, "cron.pause", name, paused).await?)
-        }
-        CronVerb::Resume { name } => {
-            let duly = store::open_existing(setup).await?;
-            let resumed = duly.crons().resume(&name).await;
-            print_rule(setup, &audit::record(&duly, "cron.resume", name, resumed).await?)
-        }
+        CronVerb::Pause { name } => set_paused(setup, &name, true).await,
+        CronVerb::Resume { name } => set_paused(setup, &name, false).await,
         CronVerb::Trigger { name } => trigger(setup, &name).await,
         CronVerb::Rm { names } => remove(setup, &names).await,
     }
 }
 
+async fn set_paused(setup: &Setup, name: &str, paused: bool) -> anyhow::Result<()> {
+    let rule = Backend::open_existing(setup).await?.set_rule_paused(name, paused).await?;
+    print_rule(setup, &rule)
+}
+
 /// Prints a rule: as JSON for scripts, with its next ticks for people.
-fn print_rule(setup: &Setup, record: &CronRecord) -> anyhow::Result<()> {
+fn print_rule(setup: &Setup, rule: &RuleView) -> anyhow::Result<()> {
     if setup.out.is_json() {
-        return setup.out.print_json(record);
+        return setup.out.print_json(rule);
     }
-    setup.out.print_line(&format!("cron {}  {}", record.rule.name, show::format_next_ticks(record)?))
+    let line = format!("cron {}  {}", rule.name, show::format_next_ticks(rule)?);
+    setup.out.print_line(&escape_text(&line))
 }
 
 async fn trigger(setup: &Setup, name: &str) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
-    let pushed = duly.crons().trigger(name).await;
-    let pushed = audit::record(&duly, "cron.trigger", name, pushed).await?;
-    if let PushResult::Existing(id) = pushed {
+    let pushed = Backend::open_existing(setup).await?.trigger_rule(name).await?;
+    if pushed.pushed == "existing" {
         setup.out.print_message(&format!(
-            "job {id} of this rule has not ended, and the rule allows no overlap: nothing was pushed"
+            "job {} of this rule has not ended, and the rule allows no overlap: nothing was pushed",
+            escape_text(&pushed.id)
         ));
     }
     if setup.out.is_json() {
-        return setup
-            .out
-            .print_json(&json!({"id": pushed.id(), "pushed": if pushed.is_new() { "new" } else { "existing" }}));
+        return setup.out.print_json(&pushed);
     }
-    setup.out.print_line(&pushed.id().to_string())
+    setup.out.print_line(&escape_text(&pushed.id))
 }
 
 async fn remove(setup: &Setup, names: &[String]) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     if names.len() > 1 && !setup.yes && !input::confirm(&format!("Delete {} rules?", names.len()))? {
         return Ok(());
     }
     for name in names {
-        let removed = duly.crons().remove(name).await;
-        audit::record(&duly, "cron.remove", name, removed).await?;
+        backend.remove_rule(name).await?;
     }
     if setup.out.is_json() { setup.out.print_json(&json!({"removed": names})) } else { Ok(()) }
 }

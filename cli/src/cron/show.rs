@@ -1,16 +1,16 @@
 //! `duly cron ls`, `get` and `next`: prints rules and their ticks.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use duly::Duly;
-use duly::cron::{CronRecord, Schedule};
-use serde_json::json;
+use duly::cron::Schedule;
+use duly_http::views::{Preview, RuleView};
 
+use crate::backend::Backend;
 use crate::escape::{escape_text, truncate};
 use crate::exit::{self, CliError};
-use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::output::{Column, ColumnArgs, List};
+use crate::{Setup, time};
 
 /// Ticks that are printed in one line.
 const SHORT_LIST_TICKS: usize = 3;
@@ -40,26 +40,29 @@ pub(crate) struct CronNextArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=NEXT_TICKS_MAX))]
     count: u64,
 
-    /// The start time instead of now, in local time: '2026-03-28 09:00', or RFC 3339
-    #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
-    from: Option<SystemTime>,
+    /// The start time instead of now, in the zone of the pattern: '2026-03-28 09:00', or RFC 3339
+    #[arg(long, value_name = "MOMENT")]
+    from: Option<String>,
 }
 
 impl CronNextArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
         let (schedule, paused) = match (&self.name, &self.pattern) {
             (Some(name), _) => {
-                let record = find_rule(&store::open_existing(setup).await?, name).await?;
-                (record.rule.schedule()?, record.paused)
+                let rule = Backend::open_existing(setup).await?.rule(name).await?;
+                (Schedule::parse(&rule.pattern, &rule.tz)?, rule.paused)
             }
             (None, pattern) => (Schedule::parse(pattern.as_deref().unwrap_or_default(), &self.tz)?, false),
         };
-        let from = self.from.unwrap_or_else(time::now);
+        let from = match &self.from {
+            Some(text) => time::parse_time_in_zone(text, schedule.zone_name())
+                .map_err(|reason| CliError::new(exit::USAGE, format!("from: {reason}")))?,
+            None => time::now(),
+        };
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         let ticks: Vec<SystemTime> = schedule.ticks_after(from).take(count).collect();
         if setup.out.is_json() {
-            let to_json = |tick: &SystemTime| json!({"at": time::to_micros(*tick), "shown": schedule.format_in_zone(*tick), "note": schedule.dst_note(*tick)});
-            return setup.out.print_json(&ticks.iter().map(to_json).collect::<Vec<_>>());
+            return setup.out.print_json(&Preview::new(&schedule, &ticks));
         }
         setup.out.print_message(&format!("{} ({})", schedule.describe(), schedule.zone_name()));
         if paused {
@@ -77,87 +80,80 @@ impl CronNextArgs {
     }
 }
 
-async fn find_rule(duly: &Duly, name: &str) -> anyhow::Result<CronRecord> {
-    let not_found = || {
-        CliError::new(
-            exit::NOT_FOUND,
-            format!("cron rule {} not found; `duly cron ls` lists the rules", escape_text(name)),
-        )
-    };
-    duly.crons().get(name).await?.ok_or_else(not_found)
-}
-
-/// Formats as `next: Mon 2026-11-16 03:00 CET, ...`.
-pub(super) fn format_next_ticks(record: &CronRecord) -> anyhow::Result<String> {
-    if record.paused {
+/// Formats the next ticks in one line.
+pub(super) fn format_next_ticks(rule: &RuleView) -> anyhow::Result<String> {
+    if rule.paused {
         return Ok("paused".to_owned());
     }
-    let schedule = record.rule.schedule()?;
-    let from = record.next.unwrap_or_else(time::now);
-    let later = schedule.ticks_after(from).take(SHORT_LIST_TICKS - 1);
-    let ticks: Vec<String> = record.next.into_iter().chain(later).map(|tick| schedule.format_in_zone(tick)).collect();
-    Ok(format!("next: {}", ticks.join(", ")))
+    let schedule = Schedule::parse(&rule.pattern, &rule.tz)?;
+    let ticks = rule.next_ms.iter().take(SHORT_LIST_TICKS).map(|ms| schedule.format_in_zone(time::from_millis(*ms)));
+    Ok(format!("next: {}", ticks.collect::<Vec<_>>().join(", ")))
 }
 
-pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let records = store::open_existing(setup).await?.crons().list().await?;
-    match setup.out.format {
-        Format::Json => return setup.out.print_json(&records),
-        Format::Ndjson => return records.iter().try_for_each(|record| setup.out.print_json(record)),
-        Format::Table | Format::Wide => {}
-    }
-    let rows = records.iter().map(table_row).collect();
-    setup.out.print_table(["NAME", "PATTERN", "ZONE", "NEXT", "LAST", "QUEUE", "KIND", "ARGS"], rows)
-}
-
-fn table_row(record: &CronRecord) -> [String; 8] {
-    let rule = &record.rule;
-    let next = match record.next {
-        _ if record.paused => "paused".to_owned(),
-        _ if record.waiting => "waits for the previous run".to_owned(),
-        Some(next) => time::format_relative(next),
+/// The columns of `ls`.
+const COLUMNS: &[Column<RuleView>] = &[
+    Column::new("NAME", |rule| rule.name.clone()),
+    Column::new("PATTERN", |rule| rule.pattern.clone()),
+    Column::new("ZONE", |rule| rule.tz.clone()),
+    Column::new("NEXT", |rule| match rule.next_ms.first() {
+        _ if rule.paused => "paused".to_owned(),
+        _ if rule.waiting => "waits for the previous run".to_owned(),
+        Some(next) => time::format_relative(time::from_millis(*next)),
         None => "never".to_owned(),
-    };
-    let last = record.last.map_or("-".to_owned(), time::format_relative);
-    let args = truncate(&rule.args, ARGS_CHARS_MAX);
-    [rule.name.clone(), rule.pattern.clone(), rule.tz.clone(), next, last, rule.queue.clone(), rule.kind.clone(), args]
+    }),
+    Column::new("LAST", |rule| {
+        rule.last_ms.map_or("-".to_owned(), |last| time::format_relative(time::from_millis(last)))
+    }),
+    Column::new("QUEUE", |rule| rule.queue.clone()),
+    Column::new("KIND", |rule| rule.kind.clone()),
+    Column::wide("PRIORITY", |rule| rule.priority.clone()),
+    Column::wide("MISSED", |rule| rule.missed.clone()),
+    Column::wide("OVERLAP", |rule| rule.overlap.clone()),
+    Column::new("ARGS", |rule| truncate(rule.args.as_ref().map_or("", |args| args.get()), ARGS_CHARS_MAX)),
+];
+
+pub(super) async fn list(setup: &Setup, columns: &ColumnArgs) -> anyhow::Result<()> {
+    let list = Backend::open_existing(setup).await?.rules().await?;
+    let empty = "no cron rules: `duly cron add` makes the first";
+    setup.out.print_list(&list, &List { items: &list.rules, columns: COLUMNS, chosen: columns, empty })
 }
 
 pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
-    let record = find_rule(&store::open_existing(setup).await?, name).await?;
+    let rule = Backend::open_existing(setup).await?.rule(name).await?;
     if setup.out.is_json() {
-        return setup.out.print_json(&record);
+        return setup.out.print_json(&rule);
     }
-    let rule = &record.rule;
-    let schedule = rule.schedule()?;
-    let format_tick = |tick: Option<SystemTime>| match tick {
+    let schedule = Schedule::parse(&rule.pattern, &rule.tz)?;
+    let format_tick = |tick: Option<i64>| match tick.map(time::from_millis) {
         Some(tick) => format!("{} ({})", schedule.format_in_zone(tick), time::format_relative(tick)),
         None => "-".to_owned(),
     };
+    let state = match (rule.paused, rule.waiting) {
+        (true, _) => "paused",
+        (false, true) => "waits for the previous run",
+        (false, false) => "active",
+    };
+    let duration = |ms: u64| time::format_duration_exact(Duration::from_millis(ms));
+    let optional = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     let lines = [
         ("name", rule.name.clone()),
-        ("pattern", format!("{}  {}", rule.pattern, schedule.describe())),
+        ("pattern", format!("{}  {}", rule.pattern, rule.description)),
         ("zone", rule.tz.clone()),
-        (
-            "state",
-            if record.paused {
-                "paused"
-            } else if record.waiting {
-                "waits for the previous run"
-            } else {
-                "active"
-            }
-            .into(),
-        ),
-        ("next", format_tick(record.next)),
-        ("last", format_tick(record.last)),
-        ("last job", record.last_job().map_or("-".to_owned(), |id| id.to_string())),
+        ("state", state.to_owned()),
+        ("next", format_tick(rule.next_ms.first().copied())),
+        ("last", format_tick(rule.last_ms)),
+        ("last job", rule.last_job.clone().unwrap_or_else(|| "-".to_owned())),
         ("queue", rule.queue.clone()),
         ("kind", rule.kind.clone()),
-        ("args", rule.args.clone()),
-        ("missed", rule.missed.to_string()),
-        ("overlap", rule.overlap.to_string()),
-        ("jitter", if rule.jitter.is_zero() { "-".to_owned() } else { time::format_duration_exact(rule.jitter) }),
+        ("args", rule.args.as_ref().map_or("not shown to this token", |args| args.get()).to_owned()),
+        ("priority", rule.priority.clone()),
+        ("attempts", format!("at most {}", rule.max_attempts)),
+        ("timeout", duration(rule.timeout_ms)),
+        ("keep", rule.keep_ms.map_or("as the store says".to_owned(), duration)),
+        ("tags", optional(rule.tags.join(" "))),
+        ("missed", rule.missed.clone()),
+        ("overlap", rule.overlap.clone()),
+        ("jitter", optional(duration(rule.jitter_ms))),
     ];
     for (name, value) in lines {
         setup.out.print_line(&format!("{name:<10}{}", escape_text(&value)))?;

@@ -10,6 +10,7 @@ use clap::Args;
 use duly::bounds::DEFAULT_LOCK_TTL;
 use duly::lock::{Guard, Lock};
 use duly::{ConflictKind, Duly, Error};
+use duly_http::views::LockList;
 use rustix::process::Signal;
 
 use super::admin::format_holders;
@@ -229,7 +230,7 @@ impl AcquireArgs {
 /// Describes the holders; `None` if the query takes too long or the lock is free.
 async fn describe_holders(lock: &Lock) -> Option<String> {
     let locks = tokio::time::timeout(HOLDERS_TIMEOUT, lock.holders()).await.ok()?.ok()?;
-    (!locks.is_empty()).then(|| format_holders(&locks))
+    (!locks.is_empty()).then(|| format_holders(&LockList::from(&locks[..]).locks))
 }
 
 /// Forwards signals to the command until it has ended.
@@ -253,7 +254,8 @@ async fn print_holders_while_waiting(lock: &Lock, out: &Output) -> Infallible {
     if let Ok(locks) = lock.holders().await
         && let Some(first) = locks.first()
     {
-        out.print_hint(&format!("waiting for lock {}, held by {}", escape_text(&first.name), format_holders(&locks)));
+        let holders = format_holders(&LockList::from(&locks[..]).locks);
+        out.print_hint(&format!("waiting for lock {}, held by {holders}", escape_text(&first.name)));
     }
     std::future::pending().await
 }

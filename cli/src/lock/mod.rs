@@ -16,6 +16,7 @@ use clap::{Args, Subcommand};
 use self::acquire::AcquireArgs;
 use crate::Setup;
 use crate::exit::{self, CliError};
+use crate::output::ColumnArgs;
 
 const LOCK_USAGE: &str = "\
 duly lock [OPTIONS] NAME -- COMMAND...
@@ -45,10 +46,19 @@ pub(crate) struct LockArgs {
     acquire: AcquireArgs,
 }
 
+impl LockArgs {
+    /// Returns whether this acquires a lock.
+    pub(crate) fn acquires(&self) -> bool {
+        self.verb.is_none()
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum LockVerb {
     /// List held locks with their holders and the number of waiters
     Ls {
+        #[command(flatten)]
+        columns: ColumnArgs,
         #[command(flatten)]
         unexpected: UnexpectedCommand,
     },
@@ -83,14 +93,15 @@ pub(crate) async fn run(lock: LockArgs, setup: &Setup) -> anyhow::Result<()> {
     let Some(verb) = lock.verb else {
         return acquire::run(lock.acquire, setup).await;
     };
-    let (LockVerb::Ls { unexpected } | LockVerb::Get { unexpected, .. } | LockVerb::Break { unexpected, .. }) = &verb;
+    let (LockVerb::Ls { unexpected, .. } | LockVerb::Get { unexpected, .. } | LockVerb::Break { unexpected, .. }) =
+        &verb;
     if lock.acquire.has_any_option() || !unexpected.command.is_empty() {
         let reason =
             "ls, get and break take no options and no command; for a lock with such a name use --name ls -- COMMAND";
         return Err(CliError::new(exit::USAGE, reason));
     }
     match verb {
-        LockVerb::Ls { .. } => admin::list(setup).await,
+        LockVerb::Ls { columns, .. } => admin::list(&columns, setup).await,
         LockVerb::Get { name, .. } => admin::get(&name, setup).await,
         LockVerb::Break { name, slot, all, .. } => admin::break_lock(&name, slot, all, setup).await,
     }

@@ -5,21 +5,19 @@ mod state;
 mod tests;
 mod view;
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use duly::admin::QueueCounts;
-use duly::job::Due;
-use duly::{Duly, Filter, State};
+use duly::Filter;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use self::state::{KeyPress, StoreSnapshot, TopAction, TopState};
+use self::state::{KeyPress, StoreSnapshot, TopAction, TopQuery, TopState};
+use crate::backend::Backend;
 use crate::exit::{self, CliError};
-use crate::{Setup, audit, store, time};
+use crate::{Setup, time};
 
 /// How often the store is queried.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,23 +26,23 @@ const JOBS_SHOWN_MAX: usize = 100;
 /// Key presses that may be queued.
 const QUEUED_KEYS_MAX: usize = 64;
 
-/// Watch queues, running jobs and nodes; keys pause, resume, cancel and retry
+/// Watch queues, running jobs and nodes; keys open a queue or a job, pause, resume, cancel and retry
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {}
 
 pub(crate) async fn run(_: TopArgs, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_existing(setup).await?;
+    let backend = Backend::open_existing(setup).await?;
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         return Err(CliError::new(exit::USAGE, "top: needs a terminal; `duly queues ls -o json` is for scripts"));
     }
     // Installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
-    let result = run_screen(&duly, &mut terminal).await;
+    let result = run_screen(&backend, &mut terminal).await;
     ratatui::restore();
     result
 }
 
-async fn run_screen(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Result<()> {
+async fn run_screen(backend: &Backend, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Result<()> {
     let mut top = TopState::default();
     let mut keys = read_keys();
     // A signal must also leave the terminal restored.
@@ -67,62 +65,62 @@ async fn run_screen(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> any
         match action {
             None => {}
             Some(TopAction::Quit) => return Ok(()),
-            Some(TopAction::Refresh) => refresh(duly, &mut top).await,
+            Some(TopAction::Refresh) => refresh(backend, &mut top).await,
             Some(action) => {
-                top.message = run_action(duly, action).await.unwrap_or_else(|error| error.to_string());
-                refresh(duly, &mut top).await;
+                top.message = run_action(backend, action).await.unwrap_or_else(|error| exit::format_error(&error));
+                refresh(backend, &mut top).await;
             }
         }
     }
 }
 
 /// Loads a new snapshot. Shows an error as the message; the next refresh tries again.
-async fn refresh(duly: &Duly, top: &mut TopState) {
-    match load_snapshot(duly, top.is_dead_shown).await {
+async fn refresh(backend: &Backend, top: &mut TopState) {
+    match load_snapshot(backend, &top.query()).await {
         Ok(snapshot) => {
             if std::mem::take(&mut top.is_load_failing) {
                 top.message.clear();
             }
             top.apply_snapshot(snapshot, time::now());
         }
-        Err(error) => (top.message, top.is_load_failing) = (error.to_string(), true),
+        Err(error) => (top.message, top.is_load_failing) = (exit::format_error(&error), true),
     }
 }
 
-async fn load_snapshot(duly: &Duly, is_dead_shown: bool) -> duly::Result<StoreSnapshot> {
-    let counts = duly.queues().counts().await?;
-    let now = duly.now();
-    let queue_lateness = |counts: &QueueCounts| {
-        counts.oldest_ready.map(|due| (counts.queue.clone(), now.duration_since(due).unwrap_or_default()))
+/// Loads what the screen shows.
+async fn load_snapshot(backend: &Backend, query: &TopQuery) -> anyhow::Result<StoreSnapshot> {
+    let mut snapshot = StoreSnapshot {
+        queues: backend.queues().await?.queues,
+        ended_attempts: backend.ended_attempts().await?,
+        ..StoreSnapshot::default()
     };
-    let lateness = counts.iter().filter_map(queue_lateness).collect();
-    let ended_attempts = match duly.queues().totals().await {
-        Ok(totals) => totals.into_iter().map(|(queue, counters)| (queue, counters.attempts())).collect(),
-        // Without a history, the rates come from the counts of kept jobs.
-        Err(duly::Error::Unsupported { .. }) => BTreeMap::new(),
-        Err(error) => return Err(error),
-    };
-    let state = Some(if is_dead_shown { State::Dead } else { State::Running });
-    let jobs = duly.jobs().list(Filter::all().state(state).limit(JOBS_SHOWN_MAX)).await?.jobs;
-    Ok(StoreSnapshot { counts, ended_attempts, lateness, nodes: duly.nodes().list().await?, jobs })
+    match query {
+        TopQuery::Job(id) => snapshot.job = backend.find_job(*id).await?,
+        TopQuery::Jobs { queue, state } => {
+            let mut filter = Filter::all().state(*state).limit(JOBS_SHOWN_MAX);
+            filter.queue = queue.clone();
+            snapshot.jobs = backend.list_jobs(filter).await?.jobs;
+            snapshot.nodes = backend.nodes().await?.nodes;
+        }
+    }
+    Ok(snapshot)
 }
 
-async fn run_action(duly: &Duly, action: TopAction) -> duly::Result<String> {
+async fn run_action(backend: &Backend, action: TopAction) -> anyhow::Result<String> {
     Ok(match action {
         TopAction::Pause(queue) => {
-            audit::record(duly, "queues.pause", &queue, duly.queues().pause(&queue).await).await?;
+            backend.pause_queue(&queue).await?;
             format!("queue {queue} is paused")
         }
         TopAction::Resume(queue) => {
-            audit::record(duly, "queues.resume", &queue, duly.queues().resume(&queue).await).await?;
+            backend.resume_queue(&queue).await?;
             format!("queue {queue} is open")
         }
         TopAction::Cancel(id) => {
-            let result = audit::record(duly, "jobs.cancel", id, duly.jobs().cancel(id).await).await?;
-            format!("job {id}: {}", crate::jobs::describe_cancel(&result))
+            format!("job {id}: {}", crate::jobs::describe_cancel(&backend.cancel_job(id).await?))
         }
         TopAction::Retry(id) => {
-            audit::record(duly, "jobs.retry", id, duly.jobs().reschedule(id, Due::Now).await).await?;
+            backend.retry_job(id).await?;
             format!("job {id} is due now")
         }
         TopAction::Quit | TopAction::Refresh => String::new(),

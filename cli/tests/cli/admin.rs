@@ -41,7 +41,7 @@ fn bulk_change_counts_and_asks_for_confirmation() {
     let out = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
     assert!(out.contains("3 jobs would be removed"), "{out}");
     let report = sandbox.run(&["jobs", "retry", "state:scheduled", "--yes", "--json"]).ok().json();
-    assert_eq!((&report["matching"], &report["applied"]), (&3.into(), &3.into()));
+    assert_eq!((&report["matching"], &report["done"]), (&3.into(), &3.into()));
     sandbox.run(&["jobs", "rm", "--all", "--yes"]).ok();
     assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
 }
@@ -99,7 +99,7 @@ fn empty_queue_is_removed() {
     sandbox.run(&["jobs", "rm", &id]).ok();
     sandbox.run(&["queues", "rm", "mail"]).ok();
     sandbox.run(&["queues", "rm", "mail"]).failed(3, "mail");
-    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json(), serde_json::json!([]));
+    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json()["queues"], serde_json::json!([]));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn dead_jobs_are_retried_by_group() {
         sandbox.push(&["--max-attempts", "1", "--", "sh", "-c", "echo no user 7 >&2; exit 100"]);
     }
     sandbox.run(&["work", "--until-empty"]).ok();
-    let groups = sandbox.run(&["dead", "ls", "--json"]).ok().json();
+    let groups = &sandbox.run(&["dead", "ls", "--json"]).ok().json()["groups"];
     assert_eq!((&groups[0]["kind"], &groups[0]["count"]), (&"command".into(), &2.into()));
     let dead = sandbox.run(&["jobs", "ls", "state:dead", "--sort", "end"]).ok().out;
     assert!(dead.contains("ERROR") && dead.lines().filter(|line| line.contains("no user 7")).count() == 2, "{dead}");
@@ -117,8 +117,8 @@ fn dead_jobs_are_retried_by_group() {
     let out = sandbox.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
     assert!(out.contains("2 jobs would be retried"), "{out}");
     sandbox.run(&["dead", "retry", &group, "--yes"]).ok();
-    assert_eq!(sandbox.run(&["dead", "ls", "--json"]).ok().json(), serde_json::json!([]));
-    let stats = sandbox.run(&["stats", "--json"]).ok().json();
+    assert_eq!(sandbox.run(&["dead", "ls", "--json"]).ok().json()["groups"], serde_json::json!([]));
+    let stats = &sandbox.run(&["stats", "--json"]).ok().json()["queues"];
     assert_eq!((&stats[0]["pushed"], &stats[0]["buried"]), (&2.into(), &2.into()));
 }
 
@@ -134,11 +134,11 @@ fn capacity_and_edits_are_applied() {
     let job = sandbox.job(&id);
     assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
     sandbox.run(&["jobs", "edit", &id]).failed(2, "--args <JSON>|--priority <PRIORITY>");
-    sandbox.run(&["queues", "capacity", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
+    sandbox.run(&["queues", "capacity", "default"]).failed(2, "--jobs <N>|--bytes <SIZE>|--none");
     sandbox.run(&["queues", "capacity", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
     sandbox.run(&["queues", "capacity", "default", "--none"]).ok();
     sandbox.run(&["queues", "clear", "default", "--yes"]).ok();
-    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
+    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json()["queues"][0]["ready"], 0);
 }
 
 #[test]

@@ -65,8 +65,8 @@ pub(crate) fn worker(sandbox: &Sandbox, key: Option<&str>) -> Background {
 /// Returns the ids of live nodes.
 pub(crate) fn alive(sandbox: &Sandbox) -> Vec<String> {
     let nodes = sandbox.run(&["nodes", "ls", "--json"]);
-    let nodes: Vec<Value> = serde_json::from_str(&nodes.out).unwrap_or_default();
-    let alive = nodes.iter().filter(|node| node["alive"] == true);
+    let nodes: Value = serde_json::from_str(&nodes.out).unwrap_or_default();
+    let alive = nodes["nodes"].as_array().into_iter().flatten().filter(|node| node["alive"] == true);
     alive.map(|node| node["id"].as_str().expect("text").to_owned()).collect()
 }
 
@@ -85,12 +85,12 @@ fn call_reaches_one_node_or_all() {
     assert!(table.starts_with("NODE ") && table.lines().count() == 3, "only those two: {table}");
     let all = sandbox.run(&["call", "duly.ping", "--all", "--json"]).ok().json();
     let mut replied: Vec<&str> =
-        all.as_array().expect("a list").iter().filter_map(|one| one["node"].as_str()).collect();
+        all["replies"].as_array().expect("a list").iter().filter_map(|one| one["node"].as_str()).collect();
     replied.sort_unstable();
     let mut nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     nodes.sort_unstable();
     assert_eq!(replied, nodes);
-    assert_eq!(all[0]["value"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(all["replies"][0]["value"]["version"], env!("CARGO_PKG_VERSION"));
     let lines = sandbox.run(&["call", "duly.ping", "--all", "-o", "ndjson"]).ok().out;
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok_and(|one| one["error"].is_null())));
     let sent = sandbox.run(&["call", "duly.ping", "--no-reply", "--json"]).ok().json();
@@ -153,13 +153,13 @@ fn call_errors_have_exit_codes() {
         .failed(124, "timed out after 100ms waiting for a reply to sleep; the method may have run");
     // The worker lacks the method, which is not a failure.
     let all = sandbox.run(&["call", "echo", "7", "--all", "--json"]).ok();
-    assert_eq!(all.json(), json!([{"node": service.id(), "value": 7}]));
-    assert!(all.err.contains("1 more nodes do not have the method echo"), "{all:?}");
+    assert_eq!(all.json(), json!({"replies": [{"node": service.id(), "value": 7}]}));
+    assert!(all.err.contains("1 more node does not have the method echo"), "{all:?}");
     let failed = sandbox.run(&["call", "fail", "--all", "--json"]).failed(1, "fail has failed on 1 of 1").json();
-    assert_eq!(failed[0]["error"]["code"], "remote");
+    assert_eq!(failed["replies"][0]["code"], "remote");
     let timed_out =
         sandbox.run(&["call", "sleep", "--all", "--timeout", "100ms", "-o", "ndjson"]).failed(124, "1 of 1").json();
-    assert_eq!(timed_out["error"]["code"], "timeout");
+    assert_eq!(timed_out["code"], "timeout");
     sandbox.run(&["call", "duly.quiet", "{\"x\":1}"]).failed(1, "expected {\"on\"");
 }
 

@@ -18,8 +18,8 @@ fn rule_is_added_shown_and_removed() {
     assert!(sandbox.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
     assert!(sandbox.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
     sandbox.run(&["cron", "rm", "backup"]).ok();
-    sandbox.run(&["cron", "get", "backup"]).failed(3, "cron rule backup not found");
-    sandbox.run(&["cron", "rm", "backup"]).failed(3, "cron rule backup not found");
+    sandbox.run(&["cron", "get", "backup"]).failed(3, "no cron rule backup; see `duly cron ls`");
+    sandbox.run(&["cron", "rm", "backup"]).failed(3, "no cron rule backup; see `duly cron ls`");
 }
 
 #[test]
@@ -107,6 +107,7 @@ fn cron_file_is_applied_as_a_whole() {
     sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "pass --yes to confirm");
     sandbox.run(&["cron", "apply", "-f", "rules.toml", "--yes"]).ok();
     let rules = sandbox.run(&["cron", "ls", "--json"]).ok().json();
+    let rules = &rules["rules"];
     assert_eq!(rules.as_array().expect("a list").len(), 2);
     assert_eq!((&rules[0]["name"], &rules[0]["paused"]), (&json!("backup"), &json!(true)));
     assert_eq!((&rules[1]["args"], &rules[1]["missed"]), (&json!({"to": "ada", "copies": 2}), &json!("all:3")));

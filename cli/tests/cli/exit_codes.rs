@@ -22,7 +22,7 @@ fn invalid_usage_has_its_exit_code() {
     sandbox.run(&["work", "--queue", "a=b"]).failed(2, "a=3");
     sandbox.run(&["work", "--concurrency", "0"]).failed(2, "concurrency");
     assert_eq!(sandbox.run(&[]).code, Some(2));
-    assert!(!sandbox.path("duly.db").exists() || sandbox.run(&["queues", "ls", "--json"]).json().as_array().is_some());
+    assert!(!sandbox.path("duly.db").exists() || sandbox.run(&["queues", "ls", "--json"]).json()["queues"].is_array());
 }
 
 #[test]
@@ -195,4 +195,17 @@ fn bulk_remove_requires_yes() {
     let ran = sandbox.run(&["jobs", "rm", "--yes", UNKNOWN_ID, &ids[0], &ids[1]]).failed(3, UNKNOWN_ID);
     assert_eq!(ran.err.matches("removed").count(), 2, "{ran:?}");
     sandbox.run(&["jobs", "get", &ids[1]]).failed(3, &ids[1]);
+}
+
+#[test]
+fn push_next_to_a_deleted_file_in_use_creates_nothing() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
+    let _worker = sandbox.start(&["work"]);
+    until("the job runs", || sandbox.path("runs").exists());
+    for name in ["duly.db", "duly.db-wal", "duly.db-shm"] {
+        let _ = std::fs::remove_file(sandbox.path(name));
+    }
+    sandbox.run(&["push", "mail"]).failed(5, "processes still use the file that was there before");
+    assert!(!sandbox.path("duly.db").exists(), "no empty file is left; {id} was in the deleted one");
 }

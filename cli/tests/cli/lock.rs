@@ -12,7 +12,7 @@ use crate::sandbox::{Background, RunOutput, Sandbox, is_running, until};
 const UNTIL_GO: &str = "touch runs; until test -e go; do sleep 0.01; done";
 
 fn held_locks(sandbox: &Sandbox, name: &str) -> Vec<Value> {
-    sandbox.run(&["lock", "get", name, "--json"]).json().as_array().expect("a list").clone()
+    sandbox.run(&["lock", "get", name, "--json"]).json()["locks"].as_array().expect("a list").clone()
 }
 
 /// Starts a process that holds the lock until the file `go` exists.

@@ -1,6 +1,7 @@
 //! Tests of the binary with real processes: exit codes, stdout and stderr.
 
 mod admin;
+mod backend;
 mod call;
 mod cron;
 mod debugging;

@@ -15,14 +15,14 @@ fn json_output_is_complete() {
     let page = sandbox.run(&["jobs", "ls", "-o", "json"]).ok().json();
     assert_eq!((&page["jobs"][0]["id"], &page["next"]), (&json!(id), &json!(null)));
     let queues = sandbox.run(&["queues", "ls", "--json"]).ok().json();
-    assert_eq!((&queues[0]["queue"], &queues[0]["ready"]), (&json!("default"), &json!(1)));
+    assert_eq!((&queues["queues"][0]["queue"], &queues["queues"][0]["ready"]), (&json!("default"), &json!(1)));
     let health = sandbox.run(&["doctor", "--json"]).ok().json();
     assert!(health["durability"].as_str().expect("a sentence").contains("survives"));
     sandbox.write("duly.toml", "store = './duly.db?durability=second'");
     let health = sandbox.run(&["doctor", "--json"]).ok().json();
     assert!(health["durability"].as_str().expect("a sentence").contains("may lose the last second"), "{health}");
     assert_eq!(health["warnings"], json!([]));
-    assert_eq!(sandbox.run(&["nodes", "ls", "--json"]).ok().json(), json!([]));
+    assert_eq!(sandbox.run(&["nodes", "ls", "--json"]).ok().json(), json!({"nodes": []}));
 }
 
 #[test]
@@ -127,4 +127,55 @@ fn version_and_help_are_printed() {
     assert_eq!(sandbox.run(&["--version"]).ok().out, version);
     let help = sandbox.run(&["--help"]).ok().out;
     assert!(help.contains("demo") && !help.contains("run-child"), "{help}");
+}
+
+#[test]
+fn lists_have_columns_names_and_all_pages() {
+    let sandbox = Sandbox::new();
+    let ids = [sandbox.push(&["mail"]), sandbox.push(&["mail"]), sandbox.push(&["mail"])];
+    let names = sandbox.run(&["jobs", "ls", "--state", "ready", "-o", "name"]).ok();
+    assert_eq!(names.out.lines().collect::<Vec<_>>(), ids);
+    let table = sandbox.run(&["jobs", "ls", "--state", "ready", "--columns", "state,ID"]).ok().out;
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((&rows[0], &rows[1]), (&vec!["STATE", "ID"], &vec!["ready", ids[0].as_str()]));
+    sandbox.run(&["jobs", "ls", "--columns", "id,nope"]).failed(2, "the columns are id, state, kind");
+    let all = sandbox.run(&["jobs", "ls", "--all-pages", "--json"]).ok().json();
+    assert_eq!((all["jobs"].as_array().map(Vec::len), &all["next"]), (Some(3), &json!(null)));
+    let none = sandbox.run(&["jobs", "ls", "state:dead"]).ok();
+    assert_eq!((none.out.as_str(), none.err.as_str()), ("", "no jobs match\n"));
+}
+
+#[test]
+fn mistakes_get_a_hint() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["push", "echo", "hello"]).failed(2, "to run a command, write `duly push -- echo hello`");
+    sandbox.run(&["push", "--", ""]).failed(2, "needs a program to run");
+    sandbox.run(&["push", "command", r#"{"x":1}"#]).failed(2, "needs a program to run");
+    sandbox.run(&["cron", "add", "x"]).failed(2, "duly cron add backup '0 3 * * *' -- ./backup");
+    sandbox.run(&["cron", "add", "x", "@fortnight", "--kind", "y"]).failed(2, "@hourly, @daily");
+    sandbox.run(&["queues", "capacity", "q", "--bytes", "5X"]).failed(2, "not a size; write 5000000, 5MB or 5MiB");
+    sandbox.run(&["--store", "http://127.0.0.1:7711", "queues", "ls"]).failed(2, "use --server URL for it");
+    assert!(!sandbox.path("duly.db").exists(), "nothing was created");
+    let next =
+        ["cron", "next", "--pattern", "0 9 * * *", "--tz", "America/New_York", "--from", "2026-06-01 08:00", "-n", "1"];
+    assert!(sandbox.run(&next).ok().out.contains("2026-06-01 09:00"), "in the zone of the pattern");
+}
+
+#[test]
+fn shell_completes_names_of_the_store() {
+    let sandbox = Sandbox::new();
+    let complete = |words: &[&str]| {
+        let mut command = sandbox.command(&[&["--", "duly"], words].concat());
+        let ran: crate::sandbox::RunOutput = command.env("DULY_COMPLETE", "fish").output().expect("it runs").into();
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{words:?}");
+        ran.out
+    };
+    assert!(!complete(&["queues", "pause", ""]).contains("post"), "no store, no candidates");
+    let id = sandbox.push(&["mail", "--queue", "post"]);
+    sandbox.run(&["cron", "add", "nightly", "0 3 * * *", "--kind", "x"]).ok();
+    assert!(complete(&["queues", "pause", ""]).contains("post"));
+    assert!(complete(&["push", "--queue", "po"]).contains("post"));
+    assert!(complete(&["jobs", "get", ""]).contains(&id));
+    assert!(complete(&["cron", "get", "n"]).contains("nightly"));
+    assert!(!complete(&["--store", "none.db", "cron", "get", "n"]).contains("nightly"));
 }

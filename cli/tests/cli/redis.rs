@@ -55,7 +55,7 @@ fn assert_all_moved(sandbox: &Sandbox, pushed: &BTreeSet<String>, from: &str, to
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), *pushed, "none lost");
     assert_eq!(sandbox.ids(from).len(), 0);
     let queues = sandbox.run(&["queues", "ls", "--store", to, "--json"]).ok().json();
-    let count = |name: &str| queues[0][name].as_u64().expect("a number") as usize;
+    let count = |name: &str| queues["queues"][0][name].as_u64().expect("a number") as usize;
     assert_eq!(
         (count("ready"), count("scheduled")),
         (JOBS - JOBS / SCHEDULED_EVERY, JOBS / SCHEDULED_EVERY),

@@ -15,17 +15,17 @@ use crate::sandbox::{RunOutput, Sandbox};
 const LONG: Duration = Duration::from_secs(60);
 
 /// A server on a free port; dropping it kills the process.
-struct ServerProcess {
+pub(crate) struct ServerProcess {
     child: std::process::Child,
-    url: String,
+    pub(crate) url: String,
     /// The token of its client.
-    token: Option<String>,
+    pub(crate) token: Option<String>,
     /// The first line of the output after the URL, if there is one.
     sign_in: String,
 }
 
 impl ServerProcess {
-    fn start(sandbox: &Sandbox, options: &[&str]) -> ServerProcess {
+    pub(crate) fn start(sandbox: &Sandbox, options: &[&str]) -> ServerProcess {
         ServerProcess::start_after(sandbox, "true", options)
     }
 
@@ -67,7 +67,7 @@ impl ServerProcess {
         response
     }
 
-    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> RunOutput {
+    pub(crate) fn run(&self, sandbox: &Sandbox, args: &[&str]) -> RunOutput {
         let mut command = sandbox.command(&[&["--server", &self.url], args].concat());
         command.envs(self.token.as_ref().map(|token| ("DULY_TOKEN", token)));
         command.output().expect("the binary starts").into()
@@ -164,13 +164,13 @@ fn reply_of_another_server_is_a_failure() {
 fn unexpected_json_is_a_failure() {
     let sandbox = Sandbox::new();
     let other = Portal::start("200 OK\r\nContent-Type: application/json", r#"{"status":"ok","id":"7","state":"fine"}"#);
-    let ran = other.run(&sandbox, &["push", "mail"]).failed(5, "names no job");
+    let ran = other.run(&sandbox, &["push", "mail"]).failed(5, "missing field `pushed`");
     assert!(ran.out.is_empty(), "{ran:?}");
-    other.run(&sandbox, &["jobs", "wait", SOME_ID]).failed(5, "names no state");
+    other.run(&sandbox, &["jobs", "wait", SOME_ID]).failed(5, "is not a duly server");
     assert_eq!(other.request_lines.lock().expect("not poisoned").len(), 2, "each asks once");
-    other.run(&sandbox, &["jobs", "ls"]).failed(5, "has no jobs");
-    other.run(&sandbox, &["queues", "ls"]).failed(5, "has no queues");
-    other.run(&sandbox, &["stats"]).failed(5, "has no points");
+    other.run(&sandbox, &["jobs", "ls"]).failed(5, "missing field `jobs`");
+    other.run(&sandbox, &["queues", "ls"]).failed(5, "missing field `queues`");
+    other.run(&sandbox, &["stats"]).failed(5, "missing field `minutes`");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn redirect_is_reported_and_not_followed() {
         }
         let request_lines = portal.request_lines.lock().expect("not poisoned");
         assert!(
-            request_lines.len() == VERBS.len() && !request_lines.iter().any(|line| line.contains("login")),
+            request_lines.len() == VERBS.len() + 1 && !request_lines.iter().any(|line| line.contains("login")),
             "{request_lines:?}"
         );
     }
@@ -219,7 +219,7 @@ fn sign_in_link_is_printed_on_request() {
     let server = ServerProcess::start(&sandbox, &["--sign-in-link"]);
     let link = server.sign_in.trim().strip_prefix("sign in once, in a browser, within 15 minutes: ").expect("the link");
     assert!(link.starts_with(&format!("{}/login?link=duly_", server.url)), "{link}");
-    server.run(&sandbox, &["queues", "ls"]).failed(1, "open the sign-in link");
+    server.run(&sandbox, &["queues", "ls"]).failed(1, "put it into DULY_TOKEN");
 }
 
 /// Opens more silent connections than the server may open files. `DULY_SILENT` sets their number.
@@ -315,7 +315,8 @@ fn list_over_http_returns_a_cursor() {
     }
     let ran = server.run(&sandbox, &["jobs", "ls", "--limit", "2", "args.to:ada lovelace"]).ok();
     assert_eq!(ran.out.lines().count(), 3, "{ran:?}");
-    let cursor = ran.err.trim().strip_prefix("there may be more: --cursor ").expect("a cursor").to_owned();
+    let cursor =
+        ran.err.trim().strip_prefix("there may be more: --all-pages, or --cursor ").expect("a cursor").to_owned();
     let ran = server.run(&sandbox, &["jobs", "ls", "--limit", "2", "--cursor", &cursor, "args.to:ada lovelace"]).ok();
     assert_eq!((ran.out.lines().count(), ran.err.as_str()), (2, ""), "{ran:?}");
 }
@@ -324,21 +325,22 @@ fn list_over_http_returns_a_cursor() {
 fn errors_over_http_match_errors_of_a_store() {
     let sandbox = Sandbox::new();
     let server = ServerProcess::start(&sandbox, &[]);
-    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "capacity", "a"]] {
-        server.run(&sandbox, verb).failed(2, "use --store URL instead");
+    let resume = ["queues", "resume", "a", "--abandon-move"];
+    for verb in [&["doctor"][..], &["work"], &["lock", "a", "--", "true"], &["call", "echo", "--no-reply"], &resume] {
+        server.run(&sandbox, verb).failed(2, "with --store URL instead");
     }
     server.run(&sandbox, &["bogus"]).failed(2, "unrecognized subcommand");
     let ran = server.run(&sandbox, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "unknown field");
     assert!(ran.err.contains("\n  kind:a stat:dead\n         ^\n"), "{ran:?}");
-    server.run(&sandbox, &["jobs", "rm"]).failed(2, "<IDS>");
+    server.run(&sandbox, &["jobs", "rm"]).failed(2, "no job is selected");
     let existing = server.run(&sandbox, &["push", "mail"]).ok().out.trim().to_owned();
     let unknown = "01890000-0000-7000-8000-000000000000";
     let end = &existing[28..];
-    assert_eq!(server.run(&sandbox, &["jobs", "get", end]).ok().json()["id"], existing);
+    assert_eq!(server.run(&sandbox, &["jobs", "get", end, "--json"]).ok().json()["id"], existing);
     server.run(&sandbox, &["jobs", "rm", "beef", "-y"]).failed(3, "check the digits");
     server.run(&sandbox, &["jobs", "rm", end]).failed(2, &format!("Remove job mail …{end} in queue default (ready)?"));
     server.run(&sandbox, &["jobs", "cancel", end]).ok();
-    server.run(&sandbox, &["jobs", "rm", unknown, &existing]).failed(3, unknown);
+    server.run(&sandbox, &["jobs", "rm", "--yes", unknown, &existing]).failed(3, unknown);
     server.run(&sandbox, &["jobs", "get", &existing]).failed(3, &existing);
     let url = server.url.clone();
     drop(server);
@@ -360,11 +362,10 @@ fn stats_are_printed_as_a_table() {
         "{table}"
     );
     let stats = server.run(&sandbox, &["stats", "--minutes", "9", "--json"]).ok().json();
-    assert_eq!(
-        (&stats[0]["queue"], &stats[0]["pushed"], &stats[0]["minutes"]),
-        (&json!("default"), &json!(1), &json!(9))
-    );
-    assert_eq!(server.run(&sandbox, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
+    let queue = &stats["queues"][0];
+    assert_eq!((&queue["queue"], &queue["pushed"], &stats["minutes"]), (&json!("default"), &json!(1), &json!(9)));
+    let none = server.run(&sandbox, &["stats", "--queue", "none"]).ok();
+    assert_eq!((none.out.as_str(), none.err.trim()), ("", "nothing happened in the last 5 minutes"));
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn another_worker_takes_over_after_a_kill() {
     until("the job runs", || sandbox.path("runs").exists());
     let _second = sandbox.start(&["work"]);
     until("both have joined", || {
-        sandbox.run(&["nodes", "ls", "--json"]).ok().json().as_array().expect("nodes").len() == 2
+        sandbox.run(&["nodes", "ls", "--json"]).ok().json()["nodes"].as_array().expect("nodes").len() == 2
     });
     first.signal(Signal::KILL);
     let killed = Instant::now();

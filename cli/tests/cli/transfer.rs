@@ -142,7 +142,7 @@ fn interrupted_move_says_how_to_continue() {
     let resumed = sandbox.run(&["queues", "resume", "default"]).ok();
     assert!(resumed.err.contains("but it is moving to"), "{resumed:?}");
     let queues = sandbox.run(&["queues", "ls", "--json"]).ok().json();
-    assert!(queues[0]["moving"]["to"].as_str().expect("somewhere").ends_with("new.db"), "{queues}");
+    assert!(queues["queues"][0]["moving_to"].as_str().expect("somewhere").ends_with("new.db"), "{queues}");
     worker.signal(Signal::TERM);
     worker.wait().ok();
     sandbox.run(&["jobs", "rm", &sandbox.ids("duly.db")[0]]).failed(4, "moving");
@@ -173,8 +173,8 @@ fn interrupted_move_says_how_to_continue() {
         "cron.apply|rules.toml (2 rules)||unknown",
         "queues.abandon_move|default||done",
         "queues.resume|default||done",
-        "cron.apply|rules.toml (1 rules)||started",
-        "cron.apply|rules.toml (1 rules)||done",
+        "cron.apply|rules.toml (1 rule)||started",
+        "cron.apply|rules.toml (1 rule)||done",
         "cron.pause|a||done",
         "cron.pause|b||done",
     ];

@@ -54,6 +54,7 @@ async fn stats(State(app): AppState, _: Identity) -> Result<axum::Json<Stats>> {
         queue: String::new(),
         paused: false,
         moving: false,
+        moving_to: None,
         scheduled: sum(|queue| queue.scheduled),
         ready: sum(|queue| queue.ready),
         running: sum(|queue| queue.running),

@@ -17,6 +17,9 @@ pub struct QueueView {
     pub paused: bool,
     /// It is moving to another store.
     pub moving: bool,
+    /// The store that it is moving to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moving_to: Option<String>,
     /// Jobs that wait for their due time.
     pub scheduled: u64,
     /// Jobs that can be claimed.
@@ -51,6 +54,7 @@ impl From<&QueueCounts> for QueueView {
             queue: counts.queue.clone(),
             paused: counts.paused,
             moving: counts.moving.is_some(),
+            moving_to: counts.moving.as_ref().map(|moving| moving.to.clone()),
             scheduled: counts.scheduled,
             ready: counts.ready,
             running: counts.running,

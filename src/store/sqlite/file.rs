@@ -40,6 +40,14 @@ pub(super) const CACHE_PRAGMA: &str = "PRAGMA cache_size = -16384";
 
 pub(super) const SCHEMA: &str = include_str!("schema.sql");
 
+/// Removes a file that was created for a store that is then refused. No process uses an empty file.
+pub(super) fn remove_if_empty(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        // The refusal is the error to report.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// Returns the path of the file with symbolic links resolved, so that all processes find the same node registry.
 pub(super) fn prepare_file(path: &Path) -> Result<PathBuf> {
     let parent = match path.parent() {

@@ -79,8 +79,13 @@ pub(crate) struct Sqlite {
 impl Sqlite {
     /// Opens a file, and creates it if it does not exist.
     pub(crate) fn open(path: &Path, options: &StoreOptions) -> Result<Self> {
+        let is_new = std::fs::symlink_metadata(path).is_err();
         let path = file::prepare_file(path)?;
-        opening::check_identity(&path)?;
+        opening::check_identity(&path).inspect_err(|_| {
+            if is_new {
+                file::remove_if_empty(&path);
+            }
+        })?;
         let conn = file::connect(&path, options.durability)?;
         let reading = file::connect_read_only(&path)?;
         let registry = opening::open_registry(&conn, &path, options)?;

@@ -77,12 +77,15 @@ fn reference_names_every_verb_and_option() {
     }
 }
 
-/// Returns the verbs that a help text lists.
+/// Returns the verbs that a help text lists, below any heading of a group.
 fn listed_verbs(help: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
-    let verbs = lines.take_while(|line| !line.trim().is_empty()).filter_map(|line| line.strip_prefix("  "));
-    let names = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    let lines = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    let lines = lines.take_while(|line| !line.ends_with("ptions:") && !line.starts_with("Examples:"));
+    let verbs = lines.filter_map(|line| line.strip_prefix("  "));
+    let names =
+        verbs.filter(|line| !line.starts_with([' ', '-', '['])).filter_map(|line| line.split_whitespace().next());
+    let is_verb = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase()) && *name != "help";
+    names.filter(is_verb).map(str::to_owned).collect()
 }
 
 #[test]
