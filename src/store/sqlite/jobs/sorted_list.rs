@@ -23,14 +23,14 @@ use crate::store::{
 const SECTION_KEYS_MAX: usize = 50;
 
 /// The position of a job in the order: its time and its number. In descending order, both are negated.
-type SortKey = (i64, i64);
+type SortedRowKey = (i64, i64);
 
 /// The end of a page, as text: the order, and the key of the last job.
-fn encode_cursor(order: JobOrder, (time, job_no): SortKey) -> String {
+fn encode_cursor(order: JobOrder, (time, job_no): SortedRowKey) -> String {
     format!("{order}.{time}.{job_no}")
 }
 
-fn parse_cursor(order: JobOrder, text: &str) -> Result<SortKey> {
+fn parse_cursor(order: JobOrder, text: &str) -> Result<SortedRowKey> {
     let parse = || {
         let (time, job_no) = text.strip_prefix(order.as_str())?.strip_prefix('.')?.split_once('.')?;
         time.parse().ok().zip(job_no.parse().ok())
@@ -46,9 +46,9 @@ struct SortedSection {
     queue_no: i64,
     sql: String,
     /// Keys that were read and are not in the heap, in the order.
-    keys: VecDeque<SortKey>,
+    keys: VecDeque<SortedRowKey>,
     /// Where the next read continues.
-    last: SortKey,
+    last: SortedRowKey,
     is_exhausted: bool,
 }
 
@@ -57,10 +57,10 @@ struct Merge<'m> {
     conn: &'m Connection,
     sections: Vec<SortedSection>,
     /// The next key of each section that is not exhausted, with the index of the section.
-    heap: BinaryHeap<Reverse<(SortKey, usize)>>,
+    heap: BinaryHeap<Reverse<(SortedRowKey, usize)>>,
     is_descending: bool,
     /// The keys of the requested time: its first and its last, exclusive.
-    end: SortKey,
+    end: SortedRowKey,
     term: Option<RawText>,
     chunk: usize,
 }
@@ -70,7 +70,7 @@ struct SortedBatch {
     jobs: Vec<JobRecord>,
     scanned: usize,
     /// The position to continue from; `None` at the end.
-    next: Option<SortKey>,
+    next: Option<SortedRowKey>,
 }
 
 /// Implements `JobStore::list` for a filter with an order.
@@ -98,7 +98,7 @@ fn scan(
     conn: &Connection,
     filter: &Filter,
     order: JobOrder,
-    from: Option<SortKey>,
+    from: Option<SortedRowKey>,
     limit: usize,
     now: Micros,
 ) -> rusqlite::Result<SortedBatch> {
@@ -129,7 +129,7 @@ fn scan(
 
 impl<'m> Merge<'m> {
     /// Reads the first keys of every section that is not empty.
-    fn start(scan: &RowScan<'m>, order: JobOrder, from: Option<SortKey>) -> rusqlite::Result<Self> {
+    fn start(scan: &RowScan<'m>, order: JobOrder, from: Option<SortedRowKey>) -> rusqlite::Result<Self> {
         let (conn, filter) = (scan.conn, scan.filter);
         let is_descending = order.is_descending(filter.reverse);
         let (since, until) = scan.matcher.time_range();
@@ -165,7 +165,7 @@ impl<'m> Merge<'m> {
     }
 
     /// Returns the next key in the order, with its section.
-    fn pop(&mut self) -> rusqlite::Result<Option<(SortKey, usize)>> {
+    fn pop(&mut self) -> rusqlite::Result<Option<(SortedRowKey, usize)>> {
         let Some(Reverse((key, section))) = self.heap.pop() else {
             return Ok(None);
         };
@@ -178,9 +178,9 @@ impl<'m> Merge<'m> {
         let section = &mut self.sections[index];
         if section.keys.is_empty() && !section.is_exhausted {
             let sign = if self.is_descending { -1 } else { 1 };
-            let from_stored = |(time, job_no): SortKey| (sign * time, sign * job_no);
+            let from_stored = |(time, job_no): SortedRowKey| (sign * time, sign * job_no);
             // The least number cannot be negated.
-            let to_stored = |(time, job_no): SortKey| (time.saturating_mul(sign), job_no.saturating_mul(sign));
+            let to_stored = |(time, job_no): SortedRowKey| (time.saturating_mul(sign), job_no.saturating_mul(sign));
             let ((a, b), (c, d)) = (to_stored(section.last), to_stored(self.end));
             let mut select = self.conn.prepare_cached(&section.sql)?;
             let found = select.query_map(params![section.queue_no, a, b, c, d, self.chunk, self.term], |row| {
