@@ -179,19 +179,21 @@ impl JobProcessRunner {
 
     /// Adds a line of output to the log of the job, and prints it.
     fn log_output_line(&self, ctx: &Ctx, line: &[u8]) {
-        let text = String::from_utf8_lossy(line).replace('\t', "    ");
-        let text = text.trim_end_matches('\r');
-        ctx.log(text);
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim_end_matches('\r');
+        // People see spaces instead of an escaped tab.
+        let text = line.replace('\t', "    ");
+        ctx.log(&text);
         if self.quiet {
             return;
         }
         let id = ctx.job().id;
         if logs::is_json() {
             let fields = Map::from_iter([("id".to_owned(), id.to_string().into())]);
-            return self.printer.print_stderr(logs::format_line(Level::Info, "duly::job", text, fields));
+            return self.printer.print_stderr(logs::format_line(Level::Info, "duly::job", line, fields));
         }
         let mark = paint(DIM, format!("{} |", short_id(id)));
-        self.printer.print_stderr(format!("{mark}  {}", escape_text(text)));
+        self.printer.print_stderr(format!("{mark}  {}", escape_text(&text)));
     }
 }
 
