@@ -41,7 +41,7 @@ fn parse_cursor(order: JobOrder, text: &str) -> Result<SortedRowKey> {
 }
 
 /// The unread part of one section.
-struct SortedSection {
+struct SortedRowSection {
     state: State,
     queue_no: i64,
     sql: String,
@@ -55,7 +55,7 @@ struct SortedSection {
 /// Merges the sections of a filter.
 struct Merge<'m> {
     conn: &'m Connection,
-    sections: Vec<SortedSection>,
+    sections: Vec<SortedRowSection>,
     /// The next key of each section that is not exhausted, with the index of the section.
     heap: BinaryHeap<Reverse<(SortedRowKey, usize)>>,
     is_descending: bool,
@@ -148,7 +148,7 @@ impl<'m> Merge<'m> {
         let chunk = (LIST_BATCH_MAX / sections.len().max(1)).clamp(1, SECTION_KEYS_MAX);
         let last = from.unwrap_or(first);
         let term = scan.most_selective_term();
-        let sections = sections.into_iter().map(|(index, queue_no)| SortedSection {
+        let sections = sections.into_iter().map(|(index, queue_no)| SortedRowSection {
             state: STATE_ORDER[index],
             queue_no,
             sql: section_sql(STATE_ORDER[index], term.is_some(), is_descending),

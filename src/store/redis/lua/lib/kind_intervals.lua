@@ -1,5 +1,6 @@
 -- kind_intervals: adds counters by kind to the current interval. Fields: `INTERVAL.KIND` has the counters; `INTERVAL` has its kinds,
 -- each followed by a space; `newest` is the last interval; all up to `dropped` are deleted.
+-- functions: drop_intervals, add_kinds
 -- needs: merge_counters
 local STEP = 48
 
