@@ -68,7 +68,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("remove", "drop_from_index(members)\n  return true", "return true", "are indexed"),
     ("remove", "drop_progress({ id })", "", "progress of no job"),
     ("remove", "drop_runs({ id }, { meta })", "", "runs belong to a job"),
-    ("prune", "fields[#fields + 1] = id\n", "\n", "runs belong to a job"),
+    ("prune", "fields[#fields + 1] = id\n", "fields[#fields + 1] = id .. 'x'\n", "runs belong to a job"),
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
     ("take_back", "redis.call('HDEL', @running, id)", "", "in one position"),
     ("take_back", "or '2'", "", "and has written before"),
