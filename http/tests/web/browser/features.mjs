@@ -14,6 +14,8 @@ const scripted = (name, run) => test(`with scripts: ${name}`, async () => {
 });
 const option = (page, text) => page.locator('#palette [role=option]', { hasText: text }).first();
 const find = async (page, words, text) => {
+  // The button appears once the script of the page runs.
+  await page.locator('#open-palette').waitFor();
   await page.keyboard.press('Control+k');
   await page.fill('#palette-input', words);
   await option(page, text).waitFor();
@@ -55,6 +57,7 @@ await scripted('the palette pauses a queue, and asks before it removes a job', a
   await page.waitForURL(/\/queues\/billing$/);
   must((await page.locator('.notice').innerText()).includes('Queue billing is paused'), 'done');
   await page.click('.notice button');
+  await page.waitForSelector('.notice:has-text("is resumed")');
   const { id } = await post(page, '/jobs', { kind: 'palette.removed', queue: 'reports' });
   await find(page, id, 'Remove: palette.removed');
   await option(page, 'Remove: palette.removed').click();
