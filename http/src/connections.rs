@@ -211,6 +211,7 @@ impl BoundServer {
         if has_link {
             tasks.spawn(watch_for_token(app.clone(), stop.clone()));
         }
+        app.samples.start();
         let (sampled, sampling) = (app.clone(), stop.clone());
         tasks.spawn(async move { sampled.samples.collect(&sampled.duly, &sampling).await });
         loop {

@@ -81,9 +81,13 @@ impl Samples {
         self.0.lock_unpoisoned()
     }
 
+    /// Announces that samples are taken from now on, before the first request.
+    pub(crate) fn start(&self) {
+        self.ring().is_sampling = true;
+    }
+
     /// Takes samples until `stop` is cancelled. A store without totals has none.
     pub(crate) async fn collect(&self, duly: &Duly, stop: &CancellationToken) {
-        self.ring().is_sampling = true;
         loop {
             match read_totals(duly).await {
                 Ok(reading) => self.ring().record(reading),
