@@ -40,7 +40,7 @@ pub(crate) async fn ensure(duly: &Duly, path: &Path) -> anyhow::Result<()> {
         }
     }
     for token in duly.tokens().list_all().await? {
-        if token.name.starts_with(NAME_PREFIX) && token.name != name {
+        if is_token_of_a_file(&token.name) && token.name != name {
             // Another server may remove it at the same time.
             match audit::record(duly, "tokens.remove", &token.name, duly.tokens().remove(&token.name).await).await {
                 Ok(()) | Err(duly::Error::NotFound { .. }) => {}
@@ -54,6 +54,12 @@ pub(crate) async fn ensure(duly: &Duly, path: &Path) -> anyhow::Result<()> {
 fn token_name(secret: &TokenSecret) -> String {
     let hash = secret.hash();
     hash[..HASH_BYTES].iter().fold(NAME_PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// Returns whether the name is one that [`token_name`] makes; a user may have given another token a similar one.
+fn is_token_of_a_file(name: &str) -> bool {
+    let hash = name.strip_prefix(NAME_PREFIX).unwrap_or_default();
+    hash.len() == 2 * HASH_BYTES && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Reads the secret, the only line of the file.

@@ -19,8 +19,8 @@ use crate::output::{Format, Output};
 
 /// The variable that asks for completions.
 pub(crate) const COMPLETE_ENV: &str = "DULY_COMPLETE";
-/// How long a shell may wait.
-const TIMEOUT: Duration = Duration::from_millis(800);
+/// How long a shell may wait. A build for tests is slow, and runs on busy machines.
+const TIMEOUT: Duration = if cfg!(debug_assertions) { Duration::from_secs(30) } else { Duration::from_millis(800) };
 /// The most candidates.
 const CANDIDATES_MAX: usize = 100;
 
@@ -72,9 +72,15 @@ fn find_candidates(values: Values) -> Vec<CompletionCandidate> {
         let help = (!help.is_empty()).then(|| help.into());
         CompletionCandidate::new(value).help(help).display_order(Some(order))
     };
-    // A shell would act on control characters.
-    let is_safe = |(value, _): &Candidate| !value.chars().any(char::is_control);
+    let is_safe = |(value, _): &Candidate| is_plain_word(value);
     found.into_iter().filter(is_safe).take(CANDIDATES_MAX).enumerate().map(candidate).collect()
+}
+
+/// Returns whether a value means only itself in a shell. Shells insert candidates without quotes, and other clients choose
+/// the names of locks and kinds: `$(...)` would be run, and a name that begins with `-` would be an option.
+fn is_plain_word(value: &str) -> bool {
+    let is_plain = |char: char| char.is_alphanumeric() || "_.:/@%+,-".contains(char);
+    value.starts_with(|char: char| char.is_alphanumeric() || char == '_') && value.chars().all(is_plain)
 }
 
 fn load(values: Values) -> anyhow::Result<Vec<Candidate>> {
@@ -119,4 +125,21 @@ fn read_setup() -> anyhow::Result<Setup> {
         server: option("--server"),
         yes: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain_word;
+
+    #[test]
+    fn only_plain_words_are_offered() {
+        for word in ["default", "mail.welcome", "Billing::Job", "user:7", "a/b@c", "größe", "0198-7c11"] {
+            assert!(is_plain_word(word), "{word}");
+        }
+        for word in
+            ["", "$(touch x)", "`id`", "*", "a b", "--server=http://x", "-n", "a;b", "a'b", "a\nb", "~root", "a&b"]
+        {
+            assert!(!is_plain_word(word), "{word:?}");
+        }
+    }
 }
