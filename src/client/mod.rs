@@ -321,7 +321,7 @@ mod tests {
         duly.close().await;
 
         let duly = Duly::open_file(&path).await.expect("opens");
-        let kinds = duly.store.kind_stats(KindStatsQuery::last_hours(1)).await.expect("reads");
+        let kinds = duly.store.kind_stats(KindStatsQuery::last_hours(2)).await.expect("reads");
         assert!(kinds.iter().any(|stats| stats.kind == "mail"), "{kinds:?}");
     }
 }

@@ -139,7 +139,7 @@ mod tests {
         second.block_on(async { count() });
         assert!(duly.kind_stats.lock().flush_scheduled);
         second.block_on(duly.kind_stats.flush(&*duly.store));
-        let points = second.block_on(duly.kind_stats(KindStatsQuery::last_hours(1))).expect("are kept");
+        let points = second.block_on(duly.kind_stats(KindStatsQuery::last_hours(2))).expect("are kept");
         assert_eq!(points.iter().map(|point| point.counters.done).sum::<u64>(), 2, "no attempt is lost");
     }
 

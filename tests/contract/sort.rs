@@ -74,6 +74,10 @@ pub async fn ended_jobs_are_sorted_across_queues(store: TestStore) {
         assert_order(&store, &format!("state:{state} kind:{state}"), JobOrder::End, &of_state).await;
         assert_order(&store, &format!("state:{state} -queue:none"), JobOrder::End, &of_state).await;
     }
+    let group = store.store.dead_groups(None).await.expect("reads").pop().expect("jobs are dead").id;
+    let dead: Vec<JobId> = expected.iter().filter(|(kind, _)| *kind == "dead").map(|(_, id)| *id).collect();
+    assert_order(&store, &format!("group:{group}"), JobOrder::End, &dead).await;
+    assert_order(&store, &format!("group:{group} state:done"), JobOrder::End, &[]).await;
     // The last five, and those before.
     assert_order(&store, "since:5s", JobOrder::End, &ids[..5]).await;
     assert_order(&store, "until:5s", JobOrder::End, &ids[5..]).await;

@@ -150,6 +150,8 @@ impl<'l> RedisListQuery<'l> {
         let matches = self.matcher.matches(&record);
         if !self.with_details {
             record.set_runs(Vec::new());
+            record.log.clear();
+            (record.progress, record.result) = (None, None);
         }
         matches.then_some(record)
     }

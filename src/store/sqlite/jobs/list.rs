@@ -101,13 +101,9 @@ fn scan(
     now: Micros,
 ) -> Result<RowScanResult> {
     let to_error = |e| errors::from_sqlite("list", e);
-    let mut filter = filter.clone();
-    if filter.group.is_some() {
-        match filter.state {
-            None | Some(State::Dead) => filter.state = Some(State::Dead),
-            Some(_) => return Ok(RowScanResult { jobs: Vec::new(), scanned: 0, next: None }),
-        }
-    }
+    let Some(filter) = with_state_of_group(filter) else {
+        return Ok(RowScanResult { jobs: Vec::new(), scanned: 0, next: None });
+    };
     // The index term already selects the group.
     let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
     let mut scan = RowScan { conn, matcher, filter: &filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
@@ -116,6 +112,15 @@ fn scan(
         false => scan.scan_sections(from).map_err(to_error)?,
     };
     Ok(RowScanResult { jobs: scan.jobs, scanned: scan.scanned, next })
+}
+
+/// Returns the filter with the state that a group implies. `None` if no job can match: all jobs of a group are dead.
+pub(super) fn with_state_of_group(filter: &Filter) -> Option<Filter> {
+    let mut filter = filter.clone();
+    if filter.group.is_some() && *filter.state.get_or_insert(State::Dead) != State::Dead {
+        return None;
+    }
+    Some(filter)
 }
 
 /// Returns whether no filter has an index.

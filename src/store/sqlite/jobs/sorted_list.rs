@@ -11,7 +11,7 @@ use crate::job::filter::{JobOrder, Matcher};
 use crate::job::{JobRecord, State};
 use crate::store::sqlite::Sqlite;
 use crate::store::sqlite::jobs::job_index;
-use crate::store::sqlite::jobs::list::{RowScan, STATE_ORDER, find_sections, record_bytes};
+use crate::store::sqlite::jobs::list::{RowScan, STATE_ORDER, find_sections, record_bytes, with_state_of_group};
 use crate::store::sqlite::jobs::query::find_queue;
 use crate::store::sqlite::jobs::state::{STATE_CANCELLED, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_job, read_text};
@@ -102,8 +102,12 @@ fn scan(
     limit: usize,
     now: Micros,
 ) -> rusqlite::Result<SortedBatch> {
+    let Some(filter) = with_state_of_group(filter) else {
+        return Ok(SortedBatch { jobs: Vec::new(), scanned: 0, next: None });
+    };
+    // The index term already selects the group.
     let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
-    let mut scan = RowScan { conn, matcher, filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
+    let mut scan = RowScan { conn, matcher, filter: &filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
     let (mut next, mut merge) = (None, Merge::start(&scan, order, from)?);
     while let Some((key, section)) = merge.pop()? {
         let (state, job_no) = (merge.sections[section].state, if merge.is_descending { -key.1 } else { key.1 });
