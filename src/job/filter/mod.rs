@@ -23,7 +23,7 @@ pub const FILTER_TERMS_MAX: usize = 64;
 
 /// Selects the jobs that meet all conditions. Without conditions it selects all jobs.
 ///
-/// Parse it from text with [`str::parse`]. Its [`Display`](fmt::Display) output parses to the same filter.
+/// Parse it from text with [`str::parse`]. Its [`Display`](std::fmt::Display) output parses to the same filter.
 ///
 /// # Examples
 ///
