@@ -145,27 +145,24 @@ impl Backend {
 
     /// Waits until the job is done, dead or cancelled.
     pub(crate) async fn wait_for_job(&self, id: JobId, timeout: Option<Duration>) -> anyhow::Result<WaitEnd> {
-        let wait = async {
-            match self {
-                Backend::Store(duly) => Ok(match duly.jobs().wait(id).await? {
-                    Some(record) => WaitEnd::Final(Box::new(JobView::from(&record))),
-                    None => WaitEnd::Gone,
-                }),
-                Backend::Server(server) => wait_on_server(server, id).await,
-            }
+        let duly = match self {
+            Backend::Store(duly) => duly,
+            Backend::Server(server) => return wait_on_server(server, id, timeout).await,
         };
-        let Some(timeout) = timeout else {
-            return wait.await;
-        };
-        match tokio::time::timeout(timeout, wait).await {
-            Ok(end) => end,
-            // It may have ended at the last moment, or before the wait began.
-            Err(_) => match self.find_job(id).await? {
-                Some(job) if is_final(&job) => Ok(WaitEnd::Final(Box::new(job))),
-                Some(job) => Ok(WaitEnd::TimedOut(job.state)),
-                None => Ok(WaitEnd::Gone),
+        let wait = duly.jobs().wait(id);
+        let record = match timeout {
+            None => wait.await?,
+            Some(timeout) => match tokio::time::timeout(timeout, wait).await {
+                Ok(ended) => ended?,
+                // It may have ended at the last moment, or before the wait began.
+                Err(_) => duly.jobs().get(id).await?,
             },
-        }
+        };
+        Ok(match record.as_ref().map(JobView::from) {
+            Some(job) if is_final(&job) => WaitEnd::Final(Box::new(job)),
+            Some(job) => WaitEnd::TimedOut(job.state),
+            None => WaitEnd::Gone,
+        })
     }
 
     /// Returns the groups of dead jobs.
@@ -224,15 +221,20 @@ async fn list_pages(server: &ApiClient, mut filter: Filter) -> anyhow::Result<Jo
     Ok(list)
 }
 
-async fn wait_on_server(server: &ApiClient, id: JobId) -> anyhow::Result<WaitEnd> {
-    let path = format!("/jobs/{id}/wait?timeout_ms={}", to_millis(WAIT_REQUEST_MAX));
+/// Waits with as many requests as needed. A request cannot be cancelled, so the server ends the last one at the timeout.
+async fn wait_on_server(server: &ApiClient, id: JobId, timeout: Option<Duration>) -> anyhow::Result<WaitEnd> {
+    let started = time::monotonic_now();
     loop {
+        let rest = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+        let wait = rest.map_or(WAIT_REQUEST_MAX, |rest| rest.min(WAIT_REQUEST_MAX));
+        let path = format!("/jobs/{id}/wait?timeout_ms={}", to_millis(wait));
         let job: JobView = match server.get(&path).await {
             Err(error) if exit::exit_code(&error) == exit::NOT_FOUND => return Ok(WaitEnd::Gone),
             job => job?,
         };
         match job.state.parse::<State>() {
             Ok(state) if state.is_final() => return Ok(WaitEnd::Final(Box::new(job))),
+            Ok(_) if rest == Some(wait) => return Ok(WaitEnd::TimedOut(job.state)),
             Ok(_) => {}
             // The server may not have waited at all: another request could loop without a pause.
             Err(_) => {

@@ -174,6 +174,21 @@ fn unexpected_json_is_a_failure() {
 }
 
 #[test]
+fn wait_over_http_ends_on_the_server_at_its_timeout() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.push(&["mail", "--in", "1h"]);
+    let server = ServerProcess::start(&sandbox, &[]);
+    server.run(&sandbox, &["jobs", "wait", &id, "--timeout", "50ms"]).failed(124, "is still scheduled");
+    let job = sandbox.run(&["jobs", "get", &id, "--json"]).ok().out;
+    let portal = Portal::start("200 OK\r\nContent-Type: application/json", &job);
+    portal.run(&sandbox, &["jobs", "wait", &id, "--timeout", "7s"]).failed(124, "is still scheduled");
+    let request_lines = portal.request_lines.lock().expect("not poisoned");
+    let [_, wait] = &request_lines[..] else { panic!("one wait: {request_lines:?}") };
+    let timeout = wait.split("timeout_ms=").nth(1).and_then(|rest| rest.split(' ').next()).expect("a timeout");
+    assert!(timeout.parse::<u64>().is_ok_and(|timeout| timeout <= 7_000), "{wait}");
+}
+
+#[test]
 fn redirect_is_reported_and_not_followed() {
     let sandbox = Sandbox::new();
     for status in
