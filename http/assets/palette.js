@@ -11,6 +11,8 @@ const DELAY_MS = 60;
 
 let local = [];
 let items = [];
+// The text that `items` were found for; null before the first search.
+let listed = null;
 let current = 0;
 let pending = null;
 let timer = 0;
@@ -19,15 +21,17 @@ let timer = 0;
 export function open(commands) {
   local = commands.map((command) => ({ group: 'This page', detail: '', ...command }));
   input.value = '';
-  show([]);
+  show([], null);
   dialog.showModal();
   search();
 }
 
 const matches = (item, text) => text.toLowerCase().split(/\s+/).every((word) => `${item.group} ${item.label}`.toLowerCase().includes(word));
 
+// Returns true if the server's list is shown.
 async function search() {
   const text = input.value.trim();
+  clearTimeout(timer);
   pending?.abort();
   pending = new AbortController();
   const own = local.filter((item) => matches(item, text));
@@ -36,10 +40,11 @@ async function search() {
     if (response.status === 401) return location.reload();
     if (!response.ok) throw new Error(response.status);
     const found = (await response.json()).items;
-    show(text ? [...found, ...own] : [...own, ...found]);
+    show(text ? [...found, ...own] : [...own, ...found], text);
+    return true;
   } catch (error) {
     if (error.name === 'AbortError') return;
-    show(own);
+    show(own, text);
     status.textContent = 'The server does not respond: only the commands of this page are listed.';
   }
 }
@@ -51,8 +56,9 @@ function element(name, attributes, ...children) {
   return made;
 }
 
-function show(next) {
+function show(next, text) {
   items = next;
+  listed = text;
   const groups = new Map();
   items.forEach((item, i) => {
     const option = element('div', { id: `palette-${i}`, role: 'option', class: 'option' }, element('span', {}, item.label));
@@ -93,6 +99,12 @@ function start(item, event) {
   form.submit();
 }
 
+// Enter may come before the list of the typed text: it waits for that list, and starts nothing of an older one.
+async function startCurrent(event) {
+  if (input.value.trim() !== listed && !await search()) return;
+  if (input.value.trim() === listed && dialog.open) start(items[current], event);
+}
+
 input.addEventListener('input', () => {
   clearTimeout(timer);
   timer = setTimeout(search, DELAY_MS);
@@ -100,7 +112,7 @@ input.addEventListener('input', () => {
 input.addEventListener('keydown', (event) => {
   const key = {
     ArrowDown: () => move(1), ArrowUp: () => move(-1), PageDown: () => move(Math.min(8, items.length - 1 - current)), PageUp: () => move(-Math.min(8, current)),
-    Enter: () => start(items[current], event),
+    Enter: () => startCurrent(event),
   }[event.key];
   if (!key || event.isComposing) return;
   event.preventDefault();

@@ -23,7 +23,7 @@ fn json_is_the_same_from_a_store_and_a_server() {
         &["queues", "ls"],
         &["cron", "ls"],
         &["cron", "get", "nightly"],
-        &["cron", "next", "nightly"],
+        &["cron", "next", "nightly", "--from", "2026-06-01 08:00"],
         &["nodes", "ls"],
         &["lock", "ls"],
         &["token", "ls"],
