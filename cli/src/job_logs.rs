@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use duly_http::views::{JobView, LineView};
+use duly_http::views::LineView;
 
 use crate::backend::{self, Backend, WaitEnd};
 use crate::escape::escape_text;
@@ -29,9 +29,10 @@ pub(crate) struct LogsArgs {
 pub(crate) async fn run(backend: &Backend, logs: LogsArgs, out: &Output) -> anyhow::Result<()> {
     let id = backend.find_id(&logs.id).await?;
     let mut job = backend.get_job(id).await?;
-    let mut printed: Option<Position> = None;
+    let mut printed: Vec<LineView> = Vec::new();
     loop {
-        print_new_lines(&job, &mut printed, out)?;
+        print_new_lines(&printed, &job.log, out)?;
+        printed = std::mem::take(&mut job.log);
         if !logs.follow || backend::is_final(&job) {
             break;
         }
@@ -44,7 +45,7 @@ pub(crate) async fn run(backend: &Backend, logs: LogsArgs, out: &Output) -> anyh
             WaitEnd::Gone => return end_of_removed(out),
         };
     }
-    if printed.is_none() {
+    if printed.is_empty() {
         out.print_message("the job has no log lines");
     }
     if logs.follow {
@@ -58,22 +59,21 @@ fn end_of_removed(out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last printed line: its attempt and time, and how many lines of that moment are printed.
-type Position = (u32, i64, usize);
-
-/// Prints the lines after the last printed one. Only the newest lines of a job are kept, so their number does not tell.
-fn print_new_lines(job: &JobView, printed: &mut Option<Position>, out: &Output) -> anyhow::Result<()> {
-    for line in &job.log {
-        let moment = (line.attempt, line.at_ms);
-        let same_moment = job.log.iter().take_while(|other| !std::ptr::eq(*other, line));
-        let nth = same_moment.filter(|other| (other.attempt, other.at_ms) == moment).count() + 1;
-        let position = (moment.0, moment.1, nth);
-        if printed.is_none_or(|last| position > last) {
-            print_log_line(line, out)?;
-            *printed = Some(position);
-        }
+/// Prints the lines that are not among the printed ones.
+fn print_new_lines(printed: &[LineView], lines: &[LineView], out: &Output) -> anyhow::Result<()> {
+    let known = count_known_lines(printed, lines);
+    if known == 0 && !printed.is_empty() && !lines.is_empty() {
+        out.print_message("some lines may be missing: only the newest lines of a job are kept");
     }
-    Ok(())
+    lines[known..].iter().try_for_each(|line| print_log_line(line, out))
+}
+
+/// Returns how many lines at the start of `lines` are the last ones of `printed`. The oldest lines of a job are dropped
+/// while it logs. Times cannot identify a line: many lines share one, and a clock may be set back.
+fn count_known_lines(printed: &[LineView], lines: &[LineView]) -> usize {
+    let key = |line: &LineView| (line.attempt, line.at_ms, line.line.clone());
+    let (printed, lines): (Vec<_>, Vec<_>) = (printed.iter().map(key).collect(), lines.iter().map(key).collect());
+    (0..=printed.len()).map(|dropped| &printed[dropped..]).find(|rest| lines.starts_with(rest)).map_or(0, <[_]>::len)
 }
 
 fn print_log_line(line: &LineView, out: &Output) -> anyhow::Result<()> {
@@ -82,4 +82,32 @@ fn print_log_line(line: &LineView, out: &Output) -> anyhow::Result<()> {
     }
     let at = time::format_date_time(time::from_millis(line.at_ms));
     out.print_line(&format!("{at}  attempt {}  {}", line.attempt, escape_text(&line.line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(lines: &[(i64, &str)]) -> Vec<LineView> {
+        let line = |(at_ms, line): &(i64, &str)| {
+            let line = serde_json::json!({"at": "", "at_ms": at_ms, "attempt": 1, "line": line});
+            serde_json::from_value(line).expect("a line")
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn new_lines_follow_the_last_printed_line() {
+        let printed = [(1, "a"), (2, "same"), (2, "same")];
+        for (now, known, why) in [
+            (&printed[..], 3, "nothing is new"),
+            (&[(1, "a"), (2, "same"), (2, "same"), (2, "same")], 3, "the same line once more"),
+            (&[(2, "same"), (2, "same"), (1, "set back")], 2, "the oldest is dropped, the clock is set back"),
+            (&[(2, "same"), (2, "b")], 1, "two are dropped"),
+            (&[(2, "b"), (2, "c")], 0, "all are dropped within a millisecond"),
+        ] {
+            assert_eq!(count_known_lines(&lines(&printed), &lines(now)), known, "{why}");
+        }
+        assert_eq!(count_known_lines(&[], &lines(&printed)), 0, "the first poll");
+    }
 }
