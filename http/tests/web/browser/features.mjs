@@ -33,7 +33,7 @@ await scripted('the palette finds pages, queues, kinds and jobs, by keyboard', a
   await accessible(page, 'the palette');
   const height = async () => (await page.locator('#palette').boundingBox()).height;
   const before = await height();
-  await page.fill('#palette-input', 'mail.wel');
+  await page.fill('#palette-input', 'mail.welc');
   await option(page, 'mail.welcome').waitFor();
   same(await height(), before, 'the height while the list changes');
   same(await page.getAttribute('#palette-input', 'aria-activedescendant'), 'palette-0', 'the active option');
