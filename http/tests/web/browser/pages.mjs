@@ -320,7 +320,7 @@ await scripted('a question before a job is removed can be declined', async (page
   const url = page.url();
   await page.click('main button:has-text("Remove")');
   must(await page.locator('#confirm-dialog').isVisible(), 'asks');
-  must(/^Remove job [0-9a-f]{8}…[0-9a-f]{4}\?$/.test(await page.locator('#confirm-title').innerText()), 'names the job');
+  must(/^Remove job \S+ …[0-9a-f]{8} from queue \S+\?$/.test(await page.locator('#confirm-title').innerText()), 'names the job');
   same(await page.locator('#confirm-yes').innerText(), 'Remove job', 'what the button does');
   same(await page.locator('#confirm-yes').getAttribute('class'), 'main danger', 'its colour');
   await page.click('#confirm-dialog button[value=no]');
