@@ -14,6 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use duly::CancellationToken;
 use duly::admin::{Role, TokenSecret};
 use tracing::Instrument;
 
@@ -29,7 +30,7 @@ use super::problem::{Problem, Result};
 use super::server::{App, AppState, WAIT_MAX};
 use super::sessions::SessionCredential;
 use super::slots::{BusySlot, HeldBody, NoSlot, Slot};
-use super::waits::{WaitKind, WaitSlot};
+use super::waits::{ClientGone, WaitKind, WaitSlot};
 use super::{api, json, local, metrics, pages};
 
 /// The timeout of a request: longer than the longest wait.
@@ -150,6 +151,10 @@ async fn run_request(
     let is_form = !is_safe(&request.method) && !request.uri.path().starts_with(api::PREFIX);
     let form_max = if request.uri.path() == LOGIN { LOGIN_BYTES_MAX } else { BODY_BYTES_MAX };
     let tasks = app.tasks.clone();
+    let gone = CancellationToken::new();
+    request.extensions.insert(ClientGone(gone.clone()));
+    // The connection drops this future when its client goes away, or when the server stops.
+    let _gone = gone.drop_guard();
     let run = async move {
         let request = Request::from_parts(request, body);
         let run = async {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use axum::http::StatusCode;
+use duly::CancellationToken;
 
 use super::credential::Credential;
 use super::identity::Identity;
@@ -41,6 +42,10 @@ impl WaitKind {
         (connections / share).max(CLIENT_MIN)
     }
 }
+
+/// Is cancelled when the client of a request has gone away: a request that changes something runs on without it.
+#[derive(Clone, Default)]
+pub(crate) struct ClientGone(pub(crate) CancellationToken);
 
 /// The waits in progress.
 #[derive(Default)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -21,7 +22,7 @@ use crate::openapi::{PriorityName, UniqueScopeName};
 use crate::problem::{Problem, Result};
 use crate::server::{App, AppState, WAIT_MAX};
 use crate::views::{JobView, PushedView, millis};
-use crate::waits::{WaitKind, WaitSlot};
+use crate::waits::{ClientGone, WaitKind, WaitSlot};
 use duly::bounds::DEFAULT_QUEUE;
 use duly::job::{Due, UniqueConflict, UniqueScope};
 use duly::{Duly, JobId, JobRecord, Priority};
@@ -242,12 +243,12 @@ async fn push(
     State(app): AppState,
     Pusher(identity): Pusher,
     credential: Credential,
-    headers: HeaderMap,
+    request: Parts,
     QueryParams(params): QueryParams<PushQuery>,
     IdempotencyKey(key): IdempotencyKey,
     Json(mut body): Json<PushBody>,
 ) -> Result<Response> {
-    let wait = params.wait(&headers)?;
+    let wait = params.wait(&request.headers)?;
     let slot = wait.map(|_| WaitSlot::acquire(&app, &identity, &credential, WaitKind::Watch)).transpose()?;
     if wait.is_some() {
         body.keep_for_wait(&app.duly);
@@ -270,7 +271,8 @@ async fn push(
         None if pushed.is_new() => StatusCode::CREATED,
         None => StatusCode::OK,
         Some(wait) => {
-            let (status, record) = wait_for_end(&app, pushed.id(), wait).await?;
+            let gone = request.extensions.get::<ClientGone>().cloned().unwrap_or_default();
+            let (status, record) = wait_for_end(&app, pushed.id(), wait, &gone).await?;
             let see =
                 |record: JobRecord| if is_own { JobView::from(&record) } else { JobView::new(&record, &identity) };
             view.job = record.map(|record| Box::new(see(record)));
@@ -282,10 +284,17 @@ async fn push(
     Ok((status, [(header::LOCATION, location)], axum::Json(view)).into_response())
 }
 
-/// Returns the job when it has ended, or as it is after this time; none if it is gone.
-async fn wait_for_end(app: &App, id: JobId, wait: Duration) -> Result<(StatusCode, Option<JobRecord>)> {
-    match tokio::time::timeout(wait, app.duly.jobs().wait(id)).await {
-        Ok(ended) => Ok((StatusCode::OK, ended?)),
-        Err(_) => Ok((StatusCode::ACCEPTED, app.duly.jobs().get(id).await?)),
+/// Returns the job when it has ended, or as it is after this time; none if it is gone. Stops if the client goes away.
+async fn wait_for_end(
+    app: &App,
+    id: JobId,
+    wait: Duration,
+    gone: &ClientGone,
+) -> Result<(StatusCode, Option<JobRecord>)> {
+    let ended = tokio::time::timeout(wait, app.duly.jobs().wait(id));
+    match gone.0.run_until_cancelled(ended).await {
+        None => Ok((StatusCode::ACCEPTED, None)),
+        Some(Ok(ended)) => Ok((StatusCode::OK, ended?)),
+        Some(Err(_)) => Ok((StatusCode::ACCEPTED, app.duly.jobs().get(id).await?)),
     }
 }

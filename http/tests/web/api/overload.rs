@@ -8,7 +8,7 @@ use test_support::until;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::api::support::Site;
+use crate::api::support::{LONG, Site};
 
 const CONNECTIONS: usize = 64;
 
@@ -105,6 +105,24 @@ async fn poll_as_viewer(site: &mut Site, id: &str) -> Vec<TcpStream> {
     })
     .await;
     open
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn push_that_waits_ends_with_its_client() {
+    let mut site = Site::with(|server| server.connections(CONNECTIONS)).await;
+    site.be(Role::Pusher).await;
+    let body = br#"{"kind":"work"}"#;
+    let wait = site.request("POST", "/api/v1/jobs?wait=60s", &[("Content-Type", "application/json")], body);
+    let push_briefly = async || site.post("/api/v1/jobs?wait=1ms", json!({"kind": "work"})).await.status;
+    let mut open = Vec::new();
+    until("the client has its share", async || {
+        open.push(begin(&site, &wait).await);
+        push_briefly().await == 429
+    })
+    .await;
+    drop(open);
+    let ended = until("its waits have ended", async || push_briefly().await == 202);
+    tokio::time::timeout(LONG, ended).await.expect("long before the time they asked for");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
