@@ -11,8 +11,6 @@ use duly::admin::{Role, TokenSecret};
 use crate::audit;
 use crate::exit::{self, CliError};
 
-/// The setting that names the file.
-pub(crate) const FILE_ENV: &str = "DULY_ADMIN_TOKEN_FILE";
 /// The names of such tokens begin with this and end with the beginning of their hash.
 const NAME_PREFIX: &str = "admin-file-";
 /// The bytes of the hash in a name.
@@ -28,7 +26,7 @@ const OPEN_TO_OTHERS: u32 = 0o006;
 ///
 /// The new token is added first: the store must never be without a token in between.
 pub(crate) async fn ensure(duly: &Duly, path: &Path) -> anyhow::Result<()> {
-    let refused = |reason: String| CliError::new(exit::USAGE, format!("{FILE_ENV}: {}: {reason}", path.display()));
+    let refused = |reason: String| CliError::new(exit::USAGE, format!("admin token file {}: {reason}", path.display()));
     let secret = read_secret(path).map_err(refused)?;
     let name = token_name(&secret);
     let created = duly.tokens().create_with_secret(&name, Role::Admin, &secret).await;

@@ -41,6 +41,10 @@ impl ApiClient {
         // A redirected POST becomes a GET of another page, so redirects are errors.
         let config = config.max_redirects(0).build();
         let bearer = std::env::var(TOKEN_ENV).ok().filter(|token| !token.is_empty());
+        if bearer.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            let reason = "contains a space, a line break or another character that no token has; set it again";
+            return Err(CliError::new(exit::USAGE, format!("{TOKEN_ENV}: {reason}")));
+        }
         let bearer = bearer.map(|token| format!("Bearer {token}"));
         Ok(ApiClient { agent: config.new_agent(), url: url.to_owned(), bearer })
     }

@@ -88,7 +88,7 @@ pub(crate) struct JobsListArgs {
     /// A filter, such as `state:dead kind:mail args.to:ada error:timeout since:1h`
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
-    /// Only in this state: scheduled, ready, running, done, dead
+    /// Only in this state: scheduled, ready, running, done, dead, cancelled
     #[arg(long)]
     state: Option<State>,
     /// Only this queue

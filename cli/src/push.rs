@@ -185,7 +185,7 @@ pub(crate) fn check_args(kind: &str, args: &str, were_given: bool) -> anyhow::Re
         Some(program) if !program.is_empty() => Ok(()),
         _ => Err(CliError::new(
             exit::USAGE,
-            "a job of the kind command needs a program to run; write `duly push -- PROGRAM ARGS...`",
+            "a job of the kind command needs a program to run; write it at the end: `-- PROGRAM ARGS...`",
         )),
     }
 }

@@ -306,7 +306,7 @@ impl Audit<'_> {
         let AuditEntry { actor, action, target, filter, count, outcome, address } = &entry;
         tracing::info!(
             target: "duly::audit",
-            actor, action, target, filter, count, outcome = outcome.as_str(), address, "action"
+            actor, action, object = target, filter, count, outcome = outcome.as_str(), address, "action"
         );
         self.duly.store.add_audit_entry(&entry, AuditBounds::DEFAULT).await
     }

@@ -177,9 +177,10 @@ impl TopState {
             return None;
         }
         match key {
-            KeyPress::Char('q') | KeyPress::Esc if self.is_help_shown => self.is_help_shown = false,
+            // The help hides the lists, so no key may act on them.
+            _ if self.is_help_shown => self.is_help_shown = false,
             KeyPress::Char('q') => return Some(TopAction::Quit),
-            KeyPress::Char('?') => self.is_help_shown = !self.is_help_shown,
+            KeyPress::Char('?') => self.is_help_shown = true,
             KeyPress::Char('/') => self.is_typing = true,
             KeyPress::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyPress::Esc | KeyPress::Backspace => return self.go_back(),

@@ -154,8 +154,8 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &TopState, title: String, is_selected: 
             job.node.as_ref().map(|node| format_cell(&short_id(node))).unwrap_or_default(),
         ])
     });
-    let head = ["ID", "KIND", "QUEUE", "FAILED", "DUE", "NODE"];
-    let table = build_table(&head, &[9, 24, 18, 7, 16, 9], rows.collect(), title);
+    let head = ["ID", "KIND", "QUEUE", "ATTEMPTS", "DUE", "NODE"];
+    let table = build_table(&head, &[9, 24, 18, 8, 16, 9], rows.collect(), title);
     let mut state = TableState::default().with_selected(is_selected.then(|| top.selected_job()));
     frame.render_stateful_widget(table, area, &mut state);
 }

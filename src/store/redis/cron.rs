@@ -343,8 +343,7 @@ async fn read_rules(
 
 /// Implements `CronStore::crons`, queue by queue. A cursor is a queue and the position in it.
 pub(super) async fn crons(store: &Redis, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
-    let invalid =
-        || Error::invalid("cursor", "is not from a list of cron rules; use `next_cursor` of the previous page");
+    let invalid = || Error::invalid("cursor", "is not from a list of cron rules; use the cursor of the previous page");
     let (from, mut position) = match cursor {
         Some(cursor) => cursor.split_once(' ').ok_or_else(invalid)?,
         None => ("", "0"),

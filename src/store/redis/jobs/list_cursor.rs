@@ -69,7 +69,7 @@ impl RedisListCursor {
 }
 
 pub(super) fn invalid_cursor() -> Error {
-    Error::invalid("cursor", "is not from a list of jobs; use `next_cursor` of the previous page")
+    Error::invalid("cursor", "is not from a list of jobs; use the cursor of the previous page")
 }
 
 #[cfg(test)]

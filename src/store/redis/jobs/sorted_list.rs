@@ -263,6 +263,6 @@ fn parse_cursor(order: JobOrder, text: &str) -> Result<SortKey> {
         (-EXACT_INTEGER_MAX..=EXACT_INTEGER_MAX).contains(&time).then_some((time, *id.as_bytes()))
     };
     parse().ok_or_else(|| {
-        Error::invalid("cursor", "is not from a list in this order; use `next_cursor` of the previous page")
+        Error::invalid("cursor", "is not from a list in this order; use the cursor of the previous page")
     })
 }

@@ -256,7 +256,7 @@ pub(super) fn parse_owner(text: &str) -> Option<LockOwner> {
 
 /// Parses a cursor: the lock and slot after which to continue.
 pub(crate) fn parse_lock_cursor(cursor: &str) -> Result<(String, u32)> {
-    let invalid = || Error::invalid("cursor", "is not from a list of locks; use `next_cursor` of the previous page");
+    let invalid = || Error::invalid("cursor", "is not from a list of locks; use the cursor of the previous page");
     let (slot, name) = cursor.split_once(':').ok_or_else(invalid)?;
     Ok((name.to_owned(), slot.parse().map_err(|_| invalid())?))
 }

@@ -15,7 +15,7 @@ type RecordEntries = Vec<(Vec<u8>, Vec<u8>)>;
 /// Implements `ScanStore::scan`.
 pub(crate) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Result<JobPage> {
     let keys = store.keys(queue);
-    let invalid = || Error::invalid("cursor", "is not from a scan; use `next_cursor` of the previous page");
+    let invalid = || Error::invalid("cursor", "is not from a scan; use the cursor of the previous page");
     let current_generation = || store.servers.runtime_generation(ConnectionRole::Client, keys.slot);
     if current_generation() == 0 {
         store.servers.send_idempotent("scan", ConnectionRole::Client, keys.slot, &redis::cmd("PING")).await?;

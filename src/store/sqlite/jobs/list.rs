@@ -47,7 +47,7 @@ impl RowCursor {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("cursor", "is not from a list of jobs; use `next_cursor` of the previous page");
+        let wrong = || Error::invalid("cursor", "is not from a list of jobs; use the cursor of the previous page");
         let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
         match parts[..] {
             [state @ 0..=ALL_JOBS_INDEX, queue, in_lane @ 0..=1, a, b] => {

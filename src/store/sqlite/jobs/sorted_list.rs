@@ -36,7 +36,7 @@ fn parse_cursor(order: JobOrder, text: &str) -> Result<SortedRowKey> {
         time.parse().ok().zip(job_no.parse().ok())
     };
     parse().ok_or_else(|| {
-        Error::invalid("cursor", "is not from a list in this order; use `next_cursor` of the previous page")
+        Error::invalid("cursor", "is not from a list in this order; use the cursor of the previous page")
     })
 }
 

@@ -306,7 +306,7 @@ pub(super) fn locks(
     name: Option<&str>,
     cursor: Option<&str>,
 ) -> Result<LockPage> {
-    let wrong = || Error::invalid("cursor", "is not from a list of locks; use `next_cursor` of the previous page");
+    let wrong = || Error::invalid("cursor", "is not from a list of locks; use the cursor of the previous page");
     let (after_name, after_slot) = match cursor {
         None => (name.unwrap_or_default(), 0),
         Some(text) => {
