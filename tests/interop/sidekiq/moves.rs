@@ -70,4 +70,5 @@ async fn move_beside_ruby() -> usize {
     }
     assert_eq!(seen.len(), JOBS, "none is lost");
     assert_eq!(sandbox.ran().len(), JOBS - moved, "none ran later");
+    moved
 }
